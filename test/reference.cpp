@@ -46,8 +46,7 @@ Values scores(const Values& qkv, int64_t b, int64_t t, int64_t h, int64_t T, int
 
 }  // namespace
 
-// -------------------------------------------------------------------------------------------------------
-// embedding
+// ------------------------------------------------------------------------------------------------- embedding
 Values embedding_forward(const Tokens& tokens, const Values& wte, const Values& wpe, int64_t B, int64_t T,
                          int64_t C) {
     Values out = zeros(B * T * C);
@@ -70,8 +69,7 @@ EmbeddingGradients embedding_backward(const Tokens& tokens, const Values& dout, 
     return gradients;
 }
 
-// ------------------------------------------------------------------------------------------------------
-// layer norm
+// ------------------------------------------------------------------------------------------------ layer norm
 LayerNorm layer_norm_forward(const Values& x, const Values& weight, const Values& bias, int64_t rows,
                              int64_t C, double epsilon) {
     LayerNorm result{.y = zeros(rows * C), .mean = zeros(rows), .rstd = zeros(rows)};
@@ -119,7 +117,7 @@ LayerNormGradients layer_norm_backward(const Values& dout, const Values& x, cons
     return gradients;
 }
 
-// ------------------------------------------------------------------------------------------------- matrix
+// ---------------------------------------------------------------------------------------------------- matrix
 // products
 Product product(const ProductShape& shape, const Values& A, const Values& B, const Values& accumulated,
                 const Values& bias, const Values& residual) {
@@ -151,8 +149,7 @@ LinearGradients linear_backward(const Values& dout, const Values& x, const Value
     return gradients;
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// GELU (1 + tanh u) / 2 = sigmoid(2u), which unlike the left side keeps its relative accuracy for very
+// ------ GELU (1 + tanh u) / 2 = sigmoid(2u), which unlike the left side keeps its relative accuracy for very
 // negative u.
 double gelu(double x) {
     if (x == -infinity) return 0;
@@ -168,7 +165,7 @@ double gelu_derivative(double x) {
     return sigmoid(2 * u) + x * 2 * du * sigmoid(2 * u) * sigmoid(-2 * u);
 }
 
-// ------------------------------------------------------------------------------------------------ causal
+// ---------------------------------------------------------------------------------------------------- causal
 // attention
 Attention attention_forward(const Values& qkv, int64_t B, int64_t T, int64_t C, int64_t H) {
     const int64_t D = C / H;
@@ -223,8 +220,7 @@ Values attention_backward(const Values& dout, const Values& qkv, int64_t B, int6
     return dqkv;
 }
 
-// ---------------------------------------------------------------------------------------------------
-// cross-entropy
+// --------------------------------------------------------------------------------------------- cross-entropy
 CrossEntropy cross_entropy(const Values& logits, const Tokens& targets, int64_t rows, int64_t V,
                            double scale) {
     CrossEntropy result{.loss = zeros(rows), .logsumexp = zeros(rows), .dlogits = zeros(rows * V)};
@@ -247,8 +243,7 @@ CrossEntropy cross_entropy(const Values& logits, const Tokens& targets, int64_t 
     return result;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// optimizer
+// ------------------------------------------------------------------------------------------------- optimizer
 void adamw_step(const AdamW& options, int64_t step, const Values& gradient, Values& weight, Values& m,
                 Values& v) {
     const auto [lr, beta1, beta2, epsilon, weight_decay] = options;
@@ -278,8 +273,7 @@ double clip_by_global_norm(std::vector<Values>& tensors, double maximum) {
     return norm;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// schedules
+// ------------------------------------------------------------------------------------------------- schedules
 double learning_rate(Schedule schedule, const ScheduleOptions& options, int64_t step) {
     const auto [lr, minimum, steps, warmup, cooldown] = options;
     if (step < warmup) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);

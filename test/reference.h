@@ -31,8 +31,7 @@ Values values(const T* data, int64_t n) {
     return copy;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// embedding
+// ------------------------------------------------------------------------------------------------- embedding
 /// out[b,t] = wte[token[b,t]] + wpe[t]. tokens [B,T], wte [V,C], wpe [at least T,C]; returns [B,T,C].
 Values embedding_forward(const Tokens& tokens, const Values& wte, const Values& wpe, int64_t B, int64_t T,
                          int64_t C);
@@ -44,8 +43,7 @@ struct EmbeddingGradients {
 EmbeddingGradients embedding_backward(const Tokens& tokens, const Values& dout, int64_t B, int64_t T,
                                       int64_t C, int64_t V);
 
-// ------------------------------------------------------------------------------------------------------
-// layer norm
+// ------------------------------------------------------------------------------------------------ layer norm
 struct LayerNorm {
     Values y;     // [rows,C]
     Values mean;  // [rows]
@@ -65,7 +63,7 @@ struct LayerNormGradients {
 LayerNormGradients layer_norm_backward(const Values& dout, const Values& x, const Values& weight,
                                        int64_t rows, int64_t C, double epsilon);
 
-// ------------------------------------------------------------------------------------------------- matrix
+// ---------------------------------------------------------------------------------------------------- matrix
 // products
 enum class Activation { None, Gelu };
 
@@ -92,14 +90,13 @@ struct LinearGradients {
 LinearGradients linear_backward(const Values& dout, const Values& x, const Values& weight, int64_t rows,
                                 int64_t in, int64_t out);
 
-// ------------------------------------------------------------------------------------------------------------
-// GELU
+// ------------------------------------------------------------------------------------------------------ GELU
 /// x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))). Infinities give the limits (0 and ∞); NaN gives NaN.
 double gelu(double x);
 /// Its derivative; 0 at -∞ and 1 at ∞; NaN gives NaN.
 double gelu_derivative(double x);
 
-// ------------------------------------------------------------------------------------------------ causal
+// ---------------------------------------------------------------------------------------------------- causal
 // attention
 struct Attention {
     Values out;  // [B,T,C]
@@ -110,8 +107,7 @@ Attention attention_forward(const Values& qkv, int64_t B, int64_t T, int64_t C, 
 /// Returns dqkv [B,T,3C] for dout [B,T,C].
 Values attention_backward(const Values& dout, const Values& qkv, int64_t B, int64_t T, int64_t C, int64_t H);
 
-// ---------------------------------------------------------------------------------------------------
-// cross-entropy
+// --------------------------------------------------------------------------------------------- cross-entropy
 struct CrossEntropy {
     Values loss;       // [rows] -log softmax(logits)[target]; 0 where the target is -1
     Values logsumexp;  // [rows]
@@ -122,8 +118,7 @@ struct CrossEntropy {
 CrossEntropy cross_entropy(const Values& logits, const Tokens& targets, int64_t rows, int64_t V,
                            double scale);
 
-// -------------------------------------------------------------------------------------------------------
-// optimizer
+// ------------------------------------------------------------------------------------------------- optimizer
 struct AdamW {
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
 };
@@ -137,8 +132,7 @@ double global_norm(const std::vector<Values>& tensors);
 /// Scales all tensors by maximum / norm when norm > maximum; returns the norm from before.
 double clip_by_global_norm(std::vector<Values>& tensors, double maximum);
 
-// -------------------------------------------------------------------------------------------------------
-// schedules
+// ------------------------------------------------------------------------------------------------- schedules
 enum class Schedule { Constant, Linear, Cosine, WarmupStableDecay, InverseSqrt };
 
 struct ScheduleOptions {
@@ -157,8 +151,7 @@ struct ScheduleOptions {
 /// Progress stays at 1 after the end.
 double learning_rate(Schedule schedule, const ScheduleOptions& options, int64_t step);
 
-// -----------------------------------------------------------------------------------------------------------
-// GPT-2
+// ----------------------------------------------------------------------------------------------------- GPT-2
 /// GPT-2 with learned positions, pre-norm blocks, biases, tied embeddings, tanh GELU, and layer norm epsilon
 /// 1e-5. Linear layers compute y = x W + b with W [in,out].
 struct Gpt2 {

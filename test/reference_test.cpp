@@ -54,8 +54,7 @@ void expect_gradient(const Values& gradient, Values& x, const std::function<doub
     }
 }
 
-// -------------------------------------------------------------------------------------------------------
-// embedding
+// ------------------------------------------------------------------------------------------------- embedding
 TEST(Reference, EmbeddingAddsTokenAndPositionRows) {
     EXPECT_EQ(embedding_forward({1, 0, 1, 1}, {1, 2, 10, 20}, {100, 200, 300, 400}, 2, 2, 2),
               (Values{110, 220, 301, 402, 110, 220, 310, 420}));
@@ -72,8 +71,7 @@ TEST(Reference, EmbeddingBackwardAgreesWithFiniteDifferences) {
     expect_gradient(gradients.dwpe, wpe, loss);
 }
 
-// ------------------------------------------------------------------------------------------------------
-// layer norm
+// ------------------------------------------------------------------------------------------------ layer norm
 TEST(Reference, LayerNormOfASmallRowIsWhatItsDefinitionGives) {
     const LayerNorm result = layer_norm_forward({1, 3}, {2, 2}, {5, 7}, 1, 2, 0);
     EXPECT_EQ(result.mean, Values{2});
@@ -113,7 +111,7 @@ TEST(Reference, LayerNormWithoutAffineIsThatOfOnesAndZeros) {
               layer_norm_backward(dout, x, ones, rows, C, 0.1).dx);
 }
 
-// ------------------------------------------------------------------------------------------------- matrix
+// ---------------------------------------------------------------------------------------------------- matrix
 // products
 TEST(Reference, ProductAgreesForEveryCombinationOfTransposes) {
     const Values A{1, 2, 3, 4, 5, 6}, A_transposed{1, 4, 2, 5, 3, 6};  // [2,3]
@@ -148,8 +146,7 @@ TEST(Reference, LinearBackwardAgreesWithFiniteDifferences) {
     expect_gradient(gradients.dbias, bias, loss);
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// GELU
+// ------------------------------------------------------------------------------------------------------ GELU
 TEST(Reference, GeluIsHalfOfXTimesOnePlusTanh) {
     for (double x : {-3.0, -1.0, -1e-8, 0.0, 1e-8, 0.5, 2.0, 10.0}) {
         const double tanh_form =
@@ -182,7 +179,7 @@ TEST(Reference, GeluDerivativeAgreesWithFiniteDifferences) {
     });
 }
 
-// ------------------------------------------------------------------------------------------------ causal
+// ---------------------------------------------------------------------------------------------------- causal
 // attention
 TEST(Reference, AttentionOfEqualScoresAveragesTheVisibleValues) {
     // q = 0, so all scores are 0: token t sees the mean of v over 0..t, and its lse is log(t + 1).
@@ -235,8 +232,7 @@ TEST(Reference, AttentionBackwardAgreesWithFiniteDifferences) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------
-// cross-entropy
+// --------------------------------------------------------------------------------------------- cross-entropy
 TEST(Reference, CrossEntropyOfEqualLogitsIsLogV) {
     const CrossEntropy result = cross_entropy({7, 7, 7, 7}, {2}, 1, 4, 2);
     EXPECT_DOUBLE_EQ(result.loss[0], std::log(4));
@@ -282,8 +278,7 @@ TEST(Reference, CrossEntropyGradientAgreesWithFiniteDifferences) {
     });
 }
 
-// -------------------------------------------------------------------------------------------------------
-// optimizer
+// ------------------------------------------------------------------------------------------------- optimizer
 TEST(Reference, FirstAdamWStepMovesEachWeightByTheLearningRate) {
     // m̂ = g and v̂ = g² after one step, whatever the betas.
     Values weight{1, 1, 1}, m(3, 0.0), v(3, 0.0);
@@ -322,8 +317,7 @@ TEST(Reference, ClippingScalesToTheMaximumAndReturnsTheNormBefore) {
     EXPECT_EQ(small, (std::vector<Values>{{0.3}, {0.4}}));
 }
 
-// -------------------------------------------------------------------------------------------------------
-// schedules
+// ------------------------------------------------------------------------------------------------- schedules
 TEST(Reference, WarmupOfEveryScheduleRisesToTheFullRateAtItsLastStep) {
     const ScheduleOptions options{.lr = 2, .minimum = 0.2, .steps = 100, .warmup = 10, .cooldown = 20};
     for (Schedule schedule : {Schedule::Constant, Schedule::Linear, Schedule::Cosine,
@@ -352,8 +346,7 @@ TEST(Reference, SchedulesPassThroughTheirDefiningPoints) {
     EXPECT_DOUBLE_EQ(rate(Schedule::InverseSqrt, 39), 1);  // four times the warm-up
 }
 
-// -----------------------------------------------------------------------------------------------------------
-// GPT-2
+// ----------------------------------------------------------------------------------------------------- GPT-2
 Gpt2 tiny_model() {
     Gpt2 model{.V = 7, .T = 4, .L = 2, .H = 2, .C = 4, .parameters = {}};
     model.initialise(1, 0.3);

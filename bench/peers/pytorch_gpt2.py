@@ -1,19 +1,20 @@
-"""A plain GPT-2 in PyTorch: an independent peer that trains on the same bytes and reports its held-out loss.
+r"""A plain GPT-2 in PyTorch: an independent peer that trains on the same bytes and reports its held-out loss.
 
     python bench/peers/pytorch_gpt2.py --text FILE --val-text FILE --layers 4 --heads 4 --channels 128 \
         --context 64 --batch 12 --steps 2000 --lr 1e-3 --warmup 100 --seed 1 --threads 2 [--json]
 
-GPT-2 with learned positions, pre-norm blocks, biases, tied embeddings, tanh GELU, layer norm epsilon 1e-5, and no
-dropout. Weights are N(0, 0.02), those of the residual projections divided by sqrt(2 L), biases 0. AdamW with betas
-0.9 and 0.95, epsilon 1e-8, decay on matrices alone (embeddings are matrices), clipping at a global norm of 1, and a
-cosine schedule after linear warm-up, down to a tenth of the rate.
+GPT-2 with learned positions, pre-norm blocks, biases, tied embeddings, tanh GELU, layer norm epsilon 1e-5,
+and no dropout. Weights are N(0, 0.02), those of the residual projections divided by sqrt(2 L), biases 0.
+AdamW with betas 0.9 and 0.95, epsilon 1e-8, decay on matrices alone (embeddings are matrices), clipping at a
+global norm of 1, and a cosine schedule after linear warm-up, down to a tenth of the rate.
 
-Every byte is a token. The text is cut into windows of T tokens, each with the T that follow by one as its targets; they
-are shuffled anew in each epoch. The held-out loss is the mean over all whole windows of the validation text.
+Every byte is a token. The text is cut into windows of T tokens, each with the T that follow by one as its
+targets; they are shuffled anew in each epoch. The held-out loss is the mean over all whole windows of the
+validation text. The rate of tokens is that of the median step; what happens between steps is not counted.
 
 To compare gradients, `--init model.safetensors` starts from given weights (linear weights are [in, out]), and
-`--dump-gradients OUT.safetensors --tokens IN.bin` stores the loss and the gradient of every parameter for one batch:
-IN.bin holds B·T input tokens and then B·T targets as int32, -1 for a target that is not counted.
+`--dump-gradients OUT.safetensors --tokens IN.bin` stores the loss and the gradient of every parameter for one
+batch: IN.bin holds B·T input tokens and then B·T targets as int32, -1 for a target that is not counted.
 """
 
 import argparse
@@ -24,7 +25,8 @@ import time
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--text", help="training text, read as bytes")
     parser.add_argument("--val-text", help="held-out text, read as bytes")
     parser.add_argument("--layers", type=int, default=4)
@@ -43,7 +45,7 @@ def parse_arguments():
     parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
     parser.add_argument("--init", metavar="FILE", help="start from the weights in this safetensors file")
     parser.add_argument("--save", metavar="FILE", help="store the final weights as safetensors")
-    parser.add_argument("--dump-gradients", metavar="FILE", help="store loss and gradients of --tokens and leave")
+    parser.add_argument("--dump-gradients", metavar="FILE", help="store the gradients of --tokens and leave")
     parser.add_argument("--tokens", metavar="FILE", help="int32: B·T inputs, then B·T targets")
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     arguments = parser.parse_args()
@@ -52,6 +54,8 @@ def parse_arguments():
             parser.error("--dump-gradients needs --tokens")
     elif not arguments.text or not arguments.val_text:
         parser.error("training needs --text and --val-text")
+    if arguments.steps < 1:
+        parser.error("--steps must be at least 1")
     if arguments.channels % arguments.heads:
         parser.error("--heads must divide --channels")
     return arguments
@@ -162,7 +166,7 @@ class Windows:
         return self.tokens[positions], self.tokens[positions + 1]
 
     def shuffled(self, batch, seed):
-        """Batches without end; each epoch has every window once, and a batch may reach into the next epoch."""
+        """Batches without end; each epoch has every window once; a batch may reach into the next epoch."""
         generator = torch.Generator().manual_seed(seed)
         waiting = []
         while True:
@@ -211,9 +215,11 @@ def train(model):
     training, held_out = Windows(options.text, options.context), Windows(options.val_text, options.context)
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=options.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    groups = [
+        {"params": matrices, "weight_decay": options.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
     run = torch.compile(model) if options.compile else model
 
     losses, seconds = [], []
@@ -233,7 +239,7 @@ def train(model):
             print(f"step {step}  loss {losses[-1]:.4f}  norm {norm.item():.3f}", file=sys.stderr)
 
     # The median: the first steps compile or warm caches, and others use the machine too.
-    median = sorted(seconds)[len(seconds) // 2] if seconds else math.nan
+    median = sorted(seconds)[len(seconds) // 2]
     recent = losses[-100:]
     return {
         "peer": "pytorch",
@@ -243,7 +249,7 @@ def train(model):
         "seed": options.seed,
         "parameters": sum(p.numel() for p in model.parameters()),
         "steps": options.steps,
-        "train_loss": sum(recent) / len(recent) if recent else math.nan,
+        "train_loss": sum(recent) / len(recent),
         "val_loss": mean_loss(model, held_out),
         "val_tokens": held_out.count * options.context,
         "seconds": sum(seconds),
@@ -265,7 +271,8 @@ def main():
             loaded = load_file(options.init)
             model.load_state_dict({name: tensor for name, tensor in loaded.items() if name in names})
         except Exception as error:  # unreadable, or a parameter that is missing or of another shape
-            sys.exit(f"--init {options.init}: " + " ".join(str(error).split()))
+            reason = " ".join(str(error).split())
+            sys.exit(f"--init {options.init}: " + (reason if len(reason) < 300 else reason[:300] + " ..."))
 
     if options.dump_gradients:
         dump_gradients(model)
@@ -273,7 +280,8 @@ def main():
     try:
         result = train(model)
     except Exception as error:
-        if options.compile and type(error).__module__.startswith("torch._"):  # no compiler, or not one it can use
+        # Raised by the compiler's own modules: there is no C++ compiler, or not one that it can use.
+        if options.compile and type(error).__module__.startswith("torch._"):
             did_not_run(f"torch.compile failed ({error})")
         raise
     if options.save:
@@ -284,8 +292,8 @@ def main():
         print(json.dumps(result))
     else:
         print(f"PyTorch {result['version']}: held-out loss {result['val_loss']:.4f} over "
-              f"{result['val_tokens']} tokens after {result['steps']} steps; training loss {result['train_loss']:.4f}; "
-              f"{result['tokens_per_second']:.0f} tokens/s")
+              f"{result['val_tokens']} tokens after {result['steps']} steps; training loss "
+              f"{result['train_loss']:.4f}; {result['tokens_per_second']:.0f} tokens/s")
 
 
 if __name__ == "__main__":

@@ -117,8 +117,7 @@ LayerNormGradients layer_norm_backward(const Values& dout, const Values& x, cons
     return gradients;
 }
 
-// ---------------------------------------------------------------------------------------------------- matrix
-// products
+// ------------------------------------------------------------------------------------------- matrix products
 Product product(const ProductShape& shape, const Values& A, const Values& B, const Values& accumulated,
                 const Values& bias, const Values& residual) {
     const auto [M, N, K, transpose_a, transpose_b, activation] = shape;
@@ -165,8 +164,7 @@ double gelu_derivative(double x) {
     return sigmoid(2 * u) + x * 2 * du * sigmoid(2 * u) * sigmoid(-2 * u);
 }
 
-// ---------------------------------------------------------------------------------------------------- causal
-// attention
+// ------------------------------------------------------------------------------------------ causal attention
 Attention attention_forward(const Values& qkv, int64_t B, int64_t T, int64_t C, int64_t H) {
     const int64_t D = C / H;
     Attention result{.out = zeros(B * T * C), .lse = zeros(B * H * T)};

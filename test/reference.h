@@ -63,8 +63,7 @@ struct LayerNormGradients {
 LayerNormGradients layer_norm_backward(const Values& dout, const Values& x, const Values& weight,
                                        int64_t rows, int64_t C, double epsilon);
 
-// ---------------------------------------------------------------------------------------------------- matrix
-// products
+// ------------------------------------------------------------------------------------------- matrix products
 enum class Activation { None, Gelu };
 
 struct ProductShape {
@@ -96,8 +95,7 @@ double gelu(double x);
 /// Its derivative; 0 at -∞ and 1 at ∞; NaN gives NaN.
 double gelu_derivative(double x);
 
-// ---------------------------------------------------------------------------------------------------- causal
-// attention
+// ------------------------------------------------------------------------------------------ causal attention
 struct Attention {
     Values out;  // [B,T,C]
     Values lse;  // [B,H,T] log of the sum of exp(scaled score) over the visible keys

@@ -111,8 +111,7 @@ TEST(Reference, LayerNormWithoutAffineIsThatOfOnesAndZeros) {
               layer_norm_backward(dout, x, ones, rows, C, 0.1).dx);
 }
 
-// ---------------------------------------------------------------------------------------------------- matrix
-// products
+// ------------------------------------------------------------------------------------------- matrix products
 TEST(Reference, ProductAgreesForEveryCombinationOfTransposes) {
     const Values A{1, 2, 3, 4, 5, 6}, A_transposed{1, 4, 2, 5, 3, 6};  // [2,3]
     const Values B{1, 0, 2, 1, 3, 1, 1, 2, 0, 5, 1, 4};                // [3,4]
@@ -179,8 +178,7 @@ TEST(Reference, GeluDerivativeAgreesWithFiniteDifferences) {
     });
 }
 
-// ---------------------------------------------------------------------------------------------------- causal
-// attention
+// ------------------------------------------------------------------------------------------ causal attention
 TEST(Reference, AttentionOfEqualScoresAveragesTheVisibleValues) {
     // q = 0, so all scores are 0: token t sees the mean of v over 0..t, and its lse is log(t + 1).
     const Attention result = attention_forward({0, 5, 1, 0, 6, 2, 0, 7, 6}, 1, 3, 1, 1);

@@ -52,7 +52,7 @@ CUDA_ARCHS ?= 90
 empty :=
 comma := ,
 space := $(empty) $(empty)
-NVCCFLAGS = -std=c++20 -O3 -Wno-deprecated-gpu-targets $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+NVCCFLAGS = -std=c++20 -O3 -Wno-deprecated-gpu-targets -diag-suppress 1675 $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
             -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror' -I.
 
 ifeq ($(CUDA),1)

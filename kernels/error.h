@@ -6,8 +6,8 @@
 
 namespace wobble {
 
-/// Thrown wherever input (a flag, a file, a shape) cannot be used. `main` prints the message and exits with status 2.
-/// The message is one line without a trailing full stop: "FOUND; EXPECTED; REMEDY".
+/// Thrown wherever input (a flag, a file, a shape) cannot be used. `main` prints the message and exits with
+/// status 2. The message is one line without a trailing full stop: "FOUND; EXPECTED; REMEDY".
 struct UserError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

@@ -1,0 +1,271 @@
+// Causal attention on the CPU: the formulas of attention.h over blocks of queries, on the register tiles of
+// the product.
+//
+// A task takes one head of one sequence (and, forward, a part of its queries when there are few heads). Keys
+// and values are packed into panels once; then each block of queries makes its scores against the keys up to
+// its last query (later blocks of keys are skipped, causally), turns them into probabilities in a buffer of
+// its own thread, and multiplies on. What is held at a time is [block, T] per thread, never T × T. Backward
+// owns all of a head's dq, dk and dv, so nothing is shared and the order of every sum is fixed.
+#pragma once
+
+#include <omp.h>
+
+#include "kernels/attention.h"
+#include "kernels/product.h"
+
+namespace wobble {
+
+/// The sizes and steps that forward and backward share.
+template <class T>
+struct AttentionBlocks {
+    using Shape = Tile<T>;
+    using Sums = typename Shape::Vector[Shape::MR][2];
+    static constexpr int64_t MR = Shape::MR, NR = Shape::NR;
+    static constexpr int64_t block =
+        4 * MR;  // queries; their scores against 1,000 keys fit the second-level cache
+
+    const AttentionShape& shape;
+    int64_t D, row_stride, key_panels, head_panels, score_stride;
+
+    explicit AttentionBlocks(const AttentionShape& s)
+        : shape(s),
+          D(s.head_size),
+          row_stride(3 * s.channels()),
+          key_panels(ceil_div(s.sequence, NR)),
+          head_panels(ceil_div(s.head_size, NR)),
+          // One panel more than needed: twelve rows a power of two apart would share the sets of the cache.
+          score_stride((key_panels + 1) * NR) {}
+
+    int64_t by_key_size() const { return key_panels * NR * D; }
+    int64_t by_head_size(int64_t depth) const { return head_panels * NR * depth; }
+
+    /// Rows j of x [T, D] as columns: panels of op(B) in X·Kᵀ. Panel p is [D, NR].
+    void pack_by_key(const T* x, T* panels) const {
+        for (int64_t p = 0; p < key_panels; ++p) {
+            pack_panel<int(NR)>(MatrixView<T>{x, row_stride, 1}, p * NR,
+                                std::min(NR, shape.sequence - p * NR), 0, D, panels + p * NR * D);
+        }
+    }
+    /// x [depth, D] as it lies: panels of op(B) in P·V. Panel p is [depth, NR].
+    void pack_by_head(const T* x, int64_t stride, int64_t depth, T* panels) const {
+        for (int64_t p = 0; p < head_panels; ++p) {
+            pack_panel<int(NR)>(MatrixView<T>{x, 1, stride}, p * NR, std::min(NR, D - p * NR), 0, depth,
+                                panels + p * NR * depth);
+        }
+    }
+    /// scores [rows, keys] = scale · x [rows, D] · keysᵀ, for as many whole panels as `keys` needs.
+    void scores(const T* x, int64_t stride, int64_t rows, int64_t keys, const T* by_key, T scale, T* packed_x,
+                T* out) const {
+        for (int64_t r = 0; r < rows; r += MR) {
+            pack_panel<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
+            for (int64_t p = 0; p < ceil_div(keys, NR); ++p) {
+                Sums sums = {};
+                multiply_panels<T>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);
+                for (int64_t i = 0; i < MR; ++i) {
+                    for (int h = 0; h < 2; ++h) {
+                        const auto value = sums[i][h] * scale;
+                        std::memcpy(out + (r + i) * score_stride + p * NR + h * Shape::width, &value,
+                                    sizeof value);
+                    }
+                }
+            }
+        }
+    }
+    /// use(row, column, values, count) for each piece of  left [rows, depth] · panels [depth, D].
+    template <class F>
+    void times_heads(MatrixView<T> left, int64_t rows, int64_t depth, const T* panels, int64_t panel_depth,
+                     F&& use) const {
+        for (int64_t p = 0; p < head_panels; ++p) {
+            for (int64_t r = 0; r < rows; r += MR) {
+                Sums sums = {};
+                multiply_panels<T>(depth,
+                                   {left.data + r * left.row_stride, left.row_stride, left.column_stride},
+                                   panels + p * NR * panel_depth, sums);
+                const int64_t columns = std::min(NR, D - p * NR);
+                for (int64_t i = 0; i < std::min(MR, rows - r); ++i) {
+                    use(r + i, p * NR, reinterpret_cast<const T*>(&sums[i]), columns);
+                }
+            }
+        }
+    }
+};
+
+/// Tasks of forward: at least 32 where the shape allows, whatever the number of threads.
+template <class T>
+int64_t AttentionForward<T>::tasks() const {
+    const int64_t heads = shape.batch * shape.heads;
+    return heads * std::min(ceil_div(32, heads), ceil_div(shape.queries, AttentionBlocks<T>::block));
+}
+
+template <class T>
+template <class Probe>
+void AttentionForward<T>::operator()(Context& context, Probe* probes) const {
+    const AttentionBlocks<T> blocks(shape);
+    constexpr int64_t block = blocks.block;
+    const int64_t D = shape.head_size, sequence = shape.sequence;
+    const int64_t parts = tasks() / (shape.batch * shape.heads);
+    const T scale = T(1) / std::sqrt(T(D));
+
+#pragma omp parallel for schedule(dynamic, 1) num_threads(context.threads) if (tasks() > 1)
+    for (int64_t task = 0; task < tasks(); ++task) {
+        const int64_t b = task / parts / shape.heads, h = task / parts % shape.heads, part = task % parts;
+        const T* q = qkv + shape.qkv(b, 0, h, 0);
+        T* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<T>(
+            blocks.by_key_size() + blocks.by_head_size(sequence) + block * D + block * blocks.score_stride);
+        T* values = keys + blocks.by_key_size();
+        T* packed_q = values + blocks.by_head_size(sequence);
+        T* p = packed_q + block * D;
+        blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 1), keys);
+        blocks.pack_by_head(qkv + shape.qkv(b, 0, h, 2), blocks.row_stride, sequence, values);
+
+        // Parts take blocks in turn, since late queries have more keys than early ones.
+        const int64_t first = sequence - shape.queries;
+        for (int64_t i0 = first + part * block; i0 < sequence; i0 += parts * block) {
+            const int64_t rows = std::min(block, sequence - i0), keys_seen = i0 + rows;
+            blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, rows, keys_seen, keys, scale,
+                          packed_q, p);
+
+            T inverse_sum[block];
+            for (int64_t r = 0; r < rows; ++r) {
+                T* s = p + r * blocks.score_stride;
+                const int64_t visible = i0 + r + 1;
+                Largest<Lane, T> largest;
+                Lane{}.each(visible, [&](auto at) { largest.take(load(s, at)); });
+                const T maximum = largest.total();
+                Sum<Lane, T> sum;
+                Lane{}.each(visible, [&](auto at) {
+                    const auto e = exponential(load(s, at) - maximum);
+                    store(s, at, e);
+                    sum += e;
+                });
+                std::fill(s + visible, s + keys_seen, T(0));
+                inverse_sum[r] = T(1) / sum.total();
+                lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = maximum + std::log(sum.total());
+            }
+            blocks.times_heads({p, blocks.score_stride, 1}, rows, keys_seen, values, sequence,
+                               [&](int64_t r, int64_t d, const T* value, int64_t count) {
+                                   const int64_t row = b * shape.queries + i0 - first + r;
+                                   T* o = out + row * shape.channels() + h * D + d;
+                                   Lane{}.each(count, [&](auto at) {
+                                       const auto result = load(value, at) * inverse_sum[r];
+                                       store(o, at, result);
+                                       if constexpr (!std::is_same_v<Probe, NoProbe>) {
+                                           probes[task].observe(Output, row, {h * D + d + at.index}, result);
+                                       }
+                                   });
+                               });
+        }
+    }
+}
+
+/// dq, dk and dv of one head of one sequence per task.
+template <class T>
+struct AttentionBackward {
+    using Element = T;
+    using A = Accumulator<T>;
+    static constexpr const char* name = "attention_backward";
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
+
+    const T* qkv;   // [B, T, 3C]
+    const T* out;   // [B, T, C]
+    const T* dout;  // [B, T, C]
+    const A* lse;   // [B, H, T]
+    T* dqkv;        // [B, T, 3C]
+    AttentionShape shape;
+
+    int64_t probe_count() const { return shape.batch * shape.heads; }
+
+    template <class Probe>
+    void operator()(Context& context, Probe* probes) const {
+        const int64_t tasks = probe_count();
+#pragma omp parallel for schedule(dynamic, 1) num_threads(context.threads) if (tasks > 1)
+        for (int64_t task = 0; task < tasks; ++task) {
+            head(context.thread_scratch[size_t(omp_get_thread_num())], task / shape.heads, task % shape.heads,
+                 probes ? probes + task : nullptr);
+        }
+    }
+
+  private:
+    template <class Probe>
+    void head(Scratch& scratch, int64_t b, int64_t h, Probe* probe) const {
+        const AttentionBlocks<T> blocks(shape);
+        constexpr int64_t block = blocks.block;
+        const int64_t D = shape.head_size, C = shape.channels(), sequence = shape.sequence;
+        const int64_t stride = blocks.row_stride, score_stride = blocks.score_stride;
+        const T scale = T(1) / std::sqrt(T(D));
+
+        const int64_t by_key = blocks.by_key_size(), by_head = blocks.by_head_size(sequence);
+        const int64_t block_heads = blocks.by_head_size(block);
+        T* keys = scratch.get<T>(2 * by_key + by_head + 2 * block_heads + block * D +
+                                 2 * block * score_stride + 2 * sequence * D);
+        T* values = keys + by_key;                // vᵀ, for dp
+        T* key_rows = values + by_key;            // k, for dq
+        T* query_rows = key_rows + by_head;       // the block's q, for dk
+        T* grad_rows = query_rows + block_heads;  // the block's dout, for dv
+        T* packed = grad_rows + block_heads;      // [block, D]
+        T* p = packed + block * D;                // [block, keys]
+        T* ds = p + block * score_stride;         // [block, keys]
+        T* dk = ds + block * score_stride;        // [T, D]
+        T* dv = dk + sequence * D;                // [T, D]
+        blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 1), keys);
+        blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 2), values);
+        blocks.pack_by_head(qkv + shape.qkv(b, 0, h, 1), stride, sequence, key_rows);
+        std::fill(dk, dk + 2 * sequence * D, T(0));
+
+        for (int64_t i0 = 0; i0 < sequence; i0 += block) {
+            const int64_t rows = std::min(block, sequence - i0), seen = i0 + rows;
+            const T* q = qkv + shape.qkv(b, i0, h, 0);
+            const T* grad = dout + (b * sequence + i0) * C + h * D;
+            const T* o = out + (b * sequence + i0) * C + h * D;
+            blocks.scores(q, stride, rows, seen, keys, scale, packed, p);
+            blocks.scores(grad, C, rows, seen, values, T(1), packed, ds);
+
+            for (int64_t r = 0; r < rows; ++r) {
+                T* pr = p + r * score_stride;
+                T* dr = ds + r * score_stride;
+                const T log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
+                const T delta = dot(Lane{}, grad + r * C, o + r * C, D);
+                Lane{}.each(i0 + r + 1, [&](auto at) {
+                    const auto probability = exponential(load(pr, at) - log_sum);
+                    store(pr, at, probability);
+                    store(dr, at, probability * (load(dr, at) - delta) * scale);
+                });
+                std::fill(pr + i0 + r + 1, pr + seen, T(0));
+                std::fill(dr + i0 + r + 1, dr + seen, T(0));
+            }
+
+            blocks.times_heads({ds, score_stride, 1}, rows, seen, key_rows, sequence,
+                               [&](int64_t r, int64_t d, const T* value, int64_t count) {
+                                   write(dqkv + shape.qkv(b, i0 + r, h, 0) + d, value, count,
+                                         b * sequence + i0 + r, h * D + d, probe);
+                               });
+            blocks.pack_by_head(q, stride, rows, query_rows);
+            blocks.pack_by_head(grad, C, rows, grad_rows);
+            blocks.times_heads({p, 1, score_stride}, seen, rows, grad_rows, rows,
+                               [&](int64_t j, int64_t d, const T* value, int64_t count) {
+                                   add_scaled(Lane{}, dv + j * D + d, value, T(1), count, false);
+                               });
+            blocks.times_heads({ds, 1, score_stride}, seen, rows, query_rows, rows,
+                               [&](int64_t j, int64_t d, const T* value, int64_t count) {
+                                   add_scaled(Lane{}, dk + j * D + d, value, T(1), count, false);
+                               });
+        }
+        for (int64_t j = 0; j < sequence; ++j) {
+            write(dqkv + shape.qkv(b, j, h, 1), dk + j * D, D, b * sequence + j, C + h * D, probe);
+            write(dqkv + shape.qkv(b, j, h, 2), dv + j * D, D, b * sequence + j, 2 * C + h * D, probe);
+        }
+    }
+
+    template <class Probe>
+    static void write(T* to, const T* value, int64_t count, int64_t row, int64_t column, Probe* probe) {
+        Lane{}.each(count, [&](auto at) {
+            const auto v = load(value, at);
+            store(to, at, v);
+            if constexpr (!std::is_same_v<Probe, NoProbe>)
+                probe->observe(Output, row, {column + at.index}, v);
+        });
+    }
+};
+
+}  // namespace wobble

@@ -1,0 +1,49 @@
+// Where kernels run and with what help: passed to everything that launches one.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace wobble {
+
+class Recorder;  // probes/recorder.h; kernels only pass it on
+
+enum class Device { Cpu, Cuda };
+
+/// Uninitialised memory, aligned to 64 bytes (a cache line, and the widest SIMD register), that grows on
+/// demand and never shrinks.
+class Scratch {
+  public:
+    template <class T>
+    T* get(int64_t count) {
+        const size_t bytes = (size_t(count) * sizeof(T) + 63) / 64 * 64;
+        if (bytes > size_) {
+            memory_.reset(static_cast<char*>(std::aligned_alloc(64, bytes)));
+            if (!memory_) throw std::bad_alloc();
+            size_ = bytes;
+        }
+        return reinterpret_cast<T*>(memory_.get());
+    }
+
+  private:
+    struct Free {
+        void operator()(char* p) const { std::free(p); }
+    };
+    std::unique_ptr<char, Free> memory_;
+    size_t size_ = 0;
+};
+
+struct Context {
+    explicit Context(int thread_count) : threads(thread_count), thread_scratch(size_t(thread_count)) {}
+
+    Device device = Device::Cpu;
+    int threads;
+    Recorder* recorder = nullptr;         // null: every kernel runs bare
+    Scratch scratch;                      // shared by the threads of one launch
+    std::vector<Scratch> thread_scratch;  // one per thread
+};
+
+}  // namespace wobble

@@ -1,0 +1,121 @@
+// Layer norm:  y = (x - mean) · rstd · weight + bias,  rstd = 1 / sqrt(variance + epsilon), over the C
+// channels of a row.
+//
+// Backward, with x̂ = (x - mean) · rstd and g = dy · weight:
+//   dx = rstd · (g - mean(g) - x̂ · mean(g · x̂)),   dweight = Σ_rows dy · x̂,   dbias = Σ_rows dy.
+#pragma once
+
+#include "kernels/rows.h"
+#include "kernels/team.h"
+
+namespace wobble {
+
+/// One row of C channels per team.
+template <class T>
+struct LayerNormForward {
+    using Element = T;
+    using A = Accumulator<T>;
+    static constexpr const char* name = "layernorm_forward";
+    enum Channel { Output, InverseStd };
+    static constexpr const char* channels[] = {"output", "rstd"};
+
+    const T* x;       // [rows, C]
+    const T* weight;  // [C]
+    const T* bias;    // [C]
+    T* y;             // [rows, C]
+    A* mean;          // [rows], kept for backward
+    A* rstd;          // [rows], kept for backward
+    int64_t C;
+    A epsilon;
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t row, Probe& probe) const {
+        const T* in = x + row * C;
+        T* out = y + row * C;
+
+        Sum<Team, A> sum;
+        team.each(C, [&](auto at) { sum += load(in, at); });
+        const A rough = team.sum(sum) / A(C);
+
+        // The second pass also adds up the deviations themselves: what the first mean lost to rounding is put
+        // back, so a mean thousands of times the spread does no harm.
+        Sum<Team, A> deviations, squares;
+        team.each(C, [&](auto at) {
+            const auto d = load(in, at) - rough;
+            deviations += d;
+            squares += d * d;
+        });
+        const A correction = team.sum(deviations) / A(C);
+        const A mu = rough + correction;
+        const A variance = team.sum(squares) / A(C) - correction * correction;
+        const A r = A(1) / std::sqrt((variance > A(0) || variance != variance ? variance : A(0)) + epsilon);
+
+        team.each(C, [&](auto at) {
+            const auto value = ((load(in, at) - rough) - correction) * r * load(weight, at) + load(bias, at);
+            store(out, at, value);
+            probe.observe(Output, row, at, value);
+        });
+        if (team.leads()) {
+            mean[row] = mu;
+            rstd[row] = r;
+            probe.observe(InverseStd, row, At<1>{0}, splat<1>(r));
+        }
+    }
+};
+
+/// One chunk of rows per team: dx for each of its rows, and the chunk's share of dweight and dbias, which
+/// `SumChunks` adds up in order. dx = dresidual + the norm's own gradient; the two may be the same memory.
+template <class T>
+struct LayerNormBackward {
+    using Element = T;
+    using A = Accumulator<T>;
+    static constexpr const char* name = "layernorm_backward";
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
+
+    const T* x;          // [rows, C], the input of forward
+    const T* weight;     // [C]
+    const A* mean;       // [rows]
+    const A* rstd;       // [rows]
+    const T* dy;         // [rows, C]
+    const T* dresidual;  // [rows, C], or null
+    T* dx;               // [rows, C]
+    A* dweight_chunks;   // [chunks, C]
+    A* dbias_chunks;     // [chunks, C]
+    int64_t rows, C;
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t chunk, Probe& probe) const {
+        const Range range = chunk_rows(chunk, rows);
+        A* dw = dweight_chunks + chunk * C;
+        A* db = dbias_chunks + chunk * C;
+        for (int64_t row = range.begin; row < range.end; ++row) {
+            const T* in = x + row * C;
+            const T* grad = dy + row * C;
+            const A mu = mean[row], r = rstd[row];
+
+            Sum<Team, A> sum_g, sum_gx;
+            team.each(C, [&](auto at) {
+                const auto normalised = (load(in, at) - mu) * r;
+                const auto g = load(grad, at) * load(weight, at);
+                sum_g += g;
+                sum_gx += g * normalised;
+            });
+            const A mean_g = team.sum(sum_g) / A(C), mean_gx = team.sum(sum_gx) / A(C);
+
+            const bool first = row == range.begin;
+            team.each(C, [&](auto at) {
+                const auto normalised = (load(in, at) - mu) * r;
+                const auto d = load(grad, at);
+                auto value = (d * load(weight, at) - mean_g - normalised * mean_gx) * r;
+                if (dresidual) value = value + load(dresidual + row * C, at);
+                store(dx + row * C, at, value);
+                probe.observe(Output, row, at, value);
+                store(dw, at, first ? d * normalised : load(dw, at) + d * normalised);
+                store(db, at, first ? d : load(db, at) + d);
+            });
+        }
+    }
+};
+
+}  // namespace wobble

@@ -1,0 +1,244 @@
+// Matrix product  C = op(A) · op(B), row-major, op the identity or the transpose, with what follows it fused:
+// accumulation into C, bias, activation, residual.
+//
+// A packed product in the manner of Goto & van de Geijn (2008), in GCC vector types, one text for every
+// instruction set. The operands are copied into panels, A in panels of MR rows and B in panels of NR columns,
+// so that the innermost loop reads both forward: for each k it multiplies MR scalars of A with NR/width
+// vectors of B into MR × NR sums that stay in registers. K is cut into blocks of KC so that a panel of B
+// stays in the first-level cache.
+//
+// Every element of C adds up its K products in the same order whatever the number of threads: blocks of K one
+// after the other, inside a block k ascending. Threads share tiles of C only.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/activation.h"
+#include "kernels/context.h"
+#include "kernels/probe.h"
+#include "kernels/rows.h"
+
+namespace wobble {
+
+/// The register tile and cache blocks of the product for storage type T on this machine.
+template <class T>
+struct Tile {
+#if defined(__AVX512F__)
+    static constexpr int bytes = 64, MR = 12;  // 24 of 32 registers hold sums
+#elif defined(__AVX2__)
+    static constexpr int bytes = 32, MR = 6;  // 12 of 16
+#else
+    static constexpr int bytes = 16, MR = 4;
+#endif
+    static constexpr int width = bytes / int(sizeof(T));  // elements of a vector
+    static constexpr int NR = 2 * width;
+    static constexpr int64_t KC = 1024 / int64_t(sizeof(T));  // a KC × NR panel of B fills 32 KiB
+    static constexpr int64_t most_rows = 4096 / MR * MR;      // rows and columns packed at a time: a few MiB
+    static constexpr int64_t most_columns = 4096 / NR * NR;
+
+    typedef T Vector __attribute__((vector_size(bytes)));
+};
+
+/// A matrix in memory, element (i, k) at data[i · row_stride + k · column_stride].
+template <class T>
+struct MatrixView {
+    const T* data;
+    int64_t row_stride, column_stride;
+};
+
+/// Copies `count` rows of `a`, `depth` deep from `k0` on, into panels of P rows: panel[k · P + i], short
+/// panels filled up with zeros.
+template <int P, class T>
+void pack_panel(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t depth, T* __restrict panel) {
+    const T* source = a.data + i0 * a.row_stride + k0 * a.column_stride;
+    if (count == P && a.row_stride == 1) {
+        for (int64_t k = 0; k < depth; ++k)
+            std::memcpy(panel + k * P, source + k * a.column_stride, P * sizeof(T));
+    } else if (count == P) {
+        for (int64_t k = 0; k < depth; ++k) {
+            UNROLL for (int i = 0; i < P; ++i) panel[k * P + i] =
+                source[i * a.row_stride + k * a.column_stride];
+        }
+    } else {
+        for (int64_t k = 0; k < depth; ++k) {
+            for (int64_t i = 0; i < P; ++i) {
+                panel[k * P + i] = i < count ? source[i * a.row_stride + k * a.column_stride] : T(0);
+            }
+        }
+    }
+}
+
+/// sums[i][v] += Σ_k a(i, k) · b[k][v] over a panel of B. `a` may be packed (row_stride 1, column_stride MR)
+/// or lie anywhere, as long as all MR rows can be read.
+template <class T>
+HOST void multiply_panels(int64_t depth, MatrixView<T> a, const T* __restrict b,
+                          typename Tile<T>::Vector (&sums)[Tile<T>::MR][2]) {
+    using Vector = typename Tile<T>::Vector;
+    constexpr int MR = Tile<T>::MR, width = Tile<T>::width;
+    const T* __restrict column = a.data;
+    for (int64_t k = 0; k < depth; ++k) {
+        Vector low, high;
+        std::memcpy(&low, b, sizeof low);
+        std::memcpy(&high, b + width, sizeof high);
+        UNROLL for (int i = 0; i < MR; ++i) {
+            const T scalar = column[i * a.row_stride];
+            sums[i][0] += scalar * low;
+            sums[i][1] += scalar * high;
+        }
+        column += a.column_stride;
+        b += 2 * width;
+    }
+}
+
+enum class Epilogue { None, Gelu };
+
+template <class T>
+struct Product {
+    using Element = T;
+    static constexpr const char* name = "product";
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
+
+    const T* a = nullptr;  // [m, k], or [k, m] if transpose_a
+    const T* b = nullptr;  // [k, n], or [n, k] if transpose_b
+    T* c = nullptr;        // [m, n]
+    int64_t m = 0, n = 0, k = 0;
+    bool transpose_a = false, transpose_b = false;
+    bool accumulate = false;  // C += instead of C =; then nothing else may follow
+    const T* bias = nullptr;  // [n], added to every row
+    Epilogue activation = Epilogue::None;
+    T* before_activation = nullptr;  // [m, n], kept for backward when there is an activation
+    const T* residual = nullptr;     // [m, n], added last; may be `c`
+
+    using Shape = Tile<T>;
+    using Vector = typename Shape::Vector;
+
+    /// Tiles of C are grouped into tasks, a number that depends on the shape alone. One probe watches each
+    /// task.
+    struct Tasks {
+        int64_t row_panels, column_panels;  // register tiles of a task, down and across
+        int64_t down, across;               // tasks
+    };
+    Tasks tasks() const {
+        const int64_t rows = ceil_div(m, Shape::MR), columns = ceil_div(n, Shape::NR);
+        Tasks t{8, 8, 0, 0};  // 96 × 256 floats: both operands' blocks fit the second-level cache
+        for (;;) {
+            t.down = ceil_div(rows, t.row_panels), t.across = ceil_div(columns, t.column_panels);
+            if (t.down * t.across >= 32 || (t.row_panels <= 2 && t.column_panels <= 2)) return t;
+            if (t.row_panels >= t.column_panels) t.row_panels /= 2;
+            else t.column_panels /= 2;
+        }
+    }
+    int64_t probe_count() const {
+        const Tasks t = tasks();
+        return t.down * t.across;
+    }
+
+    template <class Probe>
+    void operator()(Context& context, Probe* probes) const {
+        const MatrixView<T> left{a, transpose_a ? 1 : k, transpose_a ? m : 1};
+        // B is packed by columns: seen as its transpose, a row of the view is a column of op(B).
+        const MatrixView<T> right{b, transpose_b ? k : 1, transpose_b ? 1 : n};
+        const Tasks grid = tasks();
+        const int64_t depth_most = std::min(k, Shape::KC);
+        // Groups of whole tasks, so that a task never straddles two of them.
+        const int64_t group_down = std::max<int64_t>(1, Shape::most_rows / (grid.row_panels * Shape::MR));
+        const int64_t group_across =
+            std::max<int64_t>(1, Shape::most_columns / (grid.column_panels * Shape::NR));
+        const int64_t panels_down = std::min(group_down * grid.row_panels, ceil_div(m, Shape::MR));
+        const int64_t panels_across = std::min(group_across * grid.column_panels, ceil_div(n, Shape::NR));
+        T* packed_b =
+            context.scratch.get<T>((panels_across * Shape::NR + panels_down * Shape::MR) * depth_most);
+        T* packed_a = packed_b + panels_across * Shape::NR * depth_most;
+
+#pragma omp parallel num_threads(context.threads) if (grid.down * grid.across > 1)
+        for (int64_t ta = 0; ta < grid.across; ta += group_across) {
+            const int64_t across = std::min(group_across, grid.across - ta);
+            const int64_t b_first = ta * grid.column_panels;
+            const int64_t b_panels = std::min(across * grid.column_panels, ceil_div(n, Shape::NR) - b_first);
+            for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += Shape::KC) {
+                const int64_t depth = std::min(k - k0, Shape::KC);
+#pragma omp for schedule(static) nowait
+                for (int64_t p = 0; p < b_panels; ++p) {
+                    const int64_t j = (b_first + p) * Shape::NR;
+                    pack_panel<Shape::NR>(right, j, std::min<int64_t>(Shape::NR, n - j), k0, depth,
+                                          packed_b + p * Shape::NR * depth);
+                }
+                for (int64_t td = 0; td < grid.down; td += group_down) {
+                    const int64_t down = std::min(group_down, grid.down - td);
+                    const int64_t a_first = td * grid.row_panels;
+                    const int64_t a_panels =
+                        std::min(down * grid.row_panels, ceil_div(m, Shape::MR) - a_first);
+#pragma omp for schedule(static)
+                    for (int64_t p = 0; p < a_panels; ++p) {
+                        const int64_t i = (a_first + p) * Shape::MR;
+                        pack_panel<Shape::MR>(left, i, std::min<int64_t>(Shape::MR, m - i), k0, depth,
+                                              packed_a + p * Shape::MR * depth);
+                    }
+#pragma omp for schedule(dynamic, 1)
+                    for (int64_t task = 0; task < down * across; ++task) {
+                        // Neighbours in the task order share a block of A.
+                        const int64_t d = task / across, e = task % across;
+                        Probe* probe = probes ? probes + (td + d) * grid.across + ta + e : nullptr;
+                        const Range rows{d * grid.row_panels, std::min((d + 1) * grid.row_panels, a_panels)};
+                        const Range columns{e * grid.column_panels,
+                                            std::min((e + 1) * grid.column_panels, b_panels)};
+                        for (int64_t q = columns.begin; q < columns.end; ++q) {
+                            for (int64_t p = rows.begin; p < rows.end; ++p) {
+                                Vector sums[Shape::MR][2] = {};
+                                multiply_panels<T>(depth, {packed_a + p * Shape::MR * depth, 1, Shape::MR},
+                                                   packed_b + q * Shape::NR * depth, sums);
+                                finish(sums, (a_first + p) * Shape::MR, (b_first + q) * Shape::NR, k0 > 0,
+                                       k0 + depth >= k, probe);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+  private:
+    /// Writes a tile of sums to C at (i0, j0), the last block of K with all that follows the product.
+    template <class Probe>
+    void finish(const Vector (&sums)[Shape::MR][2], int64_t i0, int64_t j0, bool continued, bool last,
+                Probe* probe) const {
+        const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
+        if (j0 + Shape::NR <= n) {
+            for (int64_t i = 0; i < rows; ++i) {
+                UNROLL for (int h = 0; h < 2; ++h) {
+                    Pack<T, Shape::width> sum;
+                    std::memcpy(&sum, &sums[i][h], sizeof sum);
+                    finish_pack(sum, i0 + i, At<Shape::width>{j0 + h * Shape::width}, continued, last, probe);
+                }
+            }
+        } else {
+            for (int64_t i = 0; i < rows; ++i) {
+                T sum[Shape::NR];
+                std::memcpy(sum, sums[i], sizeof sum);
+                for (int64_t j = j0; j < n; ++j) {
+                    finish_pack(splat<1>(sum[j - j0]), i0 + i, At<1>{j}, continued, last, probe);
+                }
+            }
+        }
+    }
+
+    template <int N, class Probe>
+    HOST void finish_pack(Pack<T, N> value, int64_t row, At<N> at, bool continued, bool last,
+                          Probe* probe) const {
+        T* out = c + row * n;
+        if (continued || accumulate) value = value + load(out, at);
+        if (last) {
+            if (bias) value = value + load(bias, at);
+            if (activation == Epilogue::Gelu) {
+                store(before_activation + row * n, at, value);
+                value = Gelu::value(value);
+            }
+            if (residual) value = value + load(residual + row * n, at);
+            if constexpr (!std::is_same_v<Probe, NoProbe>) probe->observe(Output, row, at, value);
+        }
+        store(out, at, value);
+    }
+};
+
+}  // namespace wobble

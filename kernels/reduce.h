@@ -1,0 +1,99 @@
+// Sums over rows, in two stages and a fixed order: partial sums of chunks of rows, then the chunks in order.
+#pragma once
+
+#include "kernels/rows.h"
+#include "kernels/team.h"
+
+namespace wobble {
+
+/// First stage, one chunk of rows per team: chunks[chunk, c] = Σ over the chunk's rows of x[row, c].
+template <class T>
+struct ColumnSum {
+    using Element = T;
+    using A = Accumulator<T>;
+    static constexpr const char* name = "column_sum";
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
+
+    const T* x;  // [rows, C]
+    A* chunks;   // [chunk_count(rows), C]
+    int64_t rows, C;
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t chunk, Probe& probe) const {
+        const Range range = chunk_rows(chunk, rows);
+        A* out = chunks + chunk * C;
+        for (int64_t row = range.begin; row < range.end; ++row) {
+            const bool first = row == range.begin;
+            team.each(C, [&](auto at) {
+                const auto value = load(x + row * C, at);
+                store(out, at, first ? value : load(out, at) + value);
+            });
+        }
+        team.each(C, [&](auto at) { probe.observe(Output, chunk, at, load(out, at)); });
+    }
+};
+
+/// Second stage, `columns` columns per team: out[c] = Σ_chunk chunks[chunk, c], added to what is there if
+/// `accumulate`.
+template <class T>
+struct SumChunks {
+    using Element = T;
+    using A = Accumulator<T>;
+    static constexpr const char* name = "sum_chunks";
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
+    static constexpr int64_t columns = 256;
+
+    const A* chunks;  // [count, C]
+    A* out;           // [C]
+    int64_t count, C;
+    bool accumulate;
+
+    static int64_t teams(int64_t C) { return ceil_div(C, columns); }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t row, Probe& probe) const {
+        const int64_t first = row * columns, rest = C - first;
+        team.each(rest < columns ? rest : columns, [&](auto at) {
+            auto sum = load(chunks + first, at);
+            for (int64_t i = 1; i < count; ++i) sum = sum + load(chunks + i * C + first, at);
+            if (accumulate) sum = sum + load(out + first, at);
+            store(out + first, at, sum);
+            probe.observe(Output, 0, {first + at.index}, sum);
+        });
+    }
+};
+
+/// Σ x² of a flat array, one partial sum in float64 per `flat_row` elements. The squares are taken in
+/// float64, so values near the largest float neither overflow nor, near the smallest, vanish.
+template <class T>
+struct SquaredSum {
+    using Element = T;
+    using A = Accumulator<T>;
+    static constexpr const char* name = "squared_sum";
+    enum Channel { Partial };
+    static constexpr const char* channels[] = {"partial"};
+
+    const T* x;        // [n]
+    double* partials;  // [flat_rows(n)]
+    int64_t n;
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t row, Probe& probe) const {
+        const T* in = x + row * flat_row;
+        Sum<Team, double> sum;
+        team.each(flat_row_length(row, n), [&](auto at) {
+            const auto value = load(in, at);
+            const auto wide = generate<double, at.width>([&](int i) { return double(value[i]); });
+            sum += wide * wide;
+        });
+        const double total = team.sum(sum);
+        if (team.leads()) {
+            partials[row] = total;
+            probe.observe(Partial, row, At<1>{0}, splat<1>(A(total)));
+        }
+    }
+};
+
+}  // namespace wobble

@@ -1,0 +1,80 @@
+// Runs a kernel over its rows: on the CPU one chunk of rows per OpenMP task, on CUDA one warp or block per
+// row.
+//
+// This is the only place that launches anything. Probes are given by the caller, one for each chunk; what
+// each chunk holds follows from the number of rows alone.
+#pragma once
+
+#include "kernels/context.h"
+#include "kernels/error.h"
+#include "kernels/probe.h"
+#include "kernels/rows.h"
+#include "kernels/team.h"
+
+namespace wobble {
+
+template <class Kernel, class Probe>
+void run_on_cpu(Context& context, int64_t rows, const Kernel& kernel, Probe* probes) {
+    const int64_t chunks = chunk_count(rows);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(context.threads) if (chunks > 1)
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const Range range = chunk_rows(chunk, rows);
+        if constexpr (std::is_same_v<Probe, NoProbe>) {
+            NoProbe none;
+            for (int64_t row = range.begin; row < range.end; ++row) kernel(Lane{}, row, none);
+        } else {
+            Probe probe = probes[chunk];
+            for (int64_t row = range.begin; row < range.end; ++row) kernel(Lane{}, row, probe);
+            probes[chunk] = probe;
+        }
+    }
+}
+
+#ifdef __CUDACC__
+
+constexpr int block_threads = 256;
+
+/// One warp per row. With probes, every lane keeps one of its own.
+template <class Kernel, class Probe>
+__global__ void __launch_bounds__(block_threads) warp_per_row(int64_t rows, Kernel kernel, Probe* probes) {
+    using Team = Warp<16 / int(sizeof(typename Kernel::Element))>;
+    const int64_t thread = int64_t(blockIdx.x) * block_threads + threadIdx.x;
+    if (thread / 32 >= rows) return;  // a whole warp leaves together
+    Probe probe;
+    kernel(Team{}, thread / 32, probe);
+    if constexpr (!std::is_same_v<Probe, NoProbe>) probes[thread] = probe;
+}
+
+template <class Kernel, class Probe>
+void run_warps(int64_t rows, const Kernel& kernel, Probe* probes) {
+    if (rows == 0) return;
+    warp_per_row<<<unsigned(ceil_div(rows * 32, block_threads)), block_threads>>>(rows, kernel, probes);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) {
+        throw std::runtime_error(std::string(Kernel::name) + ": " + cudaGetErrorString(error));
+    }
+}
+
+template <class Kernel>
+void run_on_cuda(int64_t rows, const Kernel& kernel) {
+    run_warps(rows, kernel, static_cast<NoProbe*>(nullptr));
+}
+
+/// Fills `probes` with one probe per lane, in the order of rows.
+template <class Kernel, class Probe>
+void run_on_cuda(int64_t rows, const Kernel& kernel, std::vector<Probe>& probes) {
+    probes.resize(size_t(rows) * 32);
+    Probe* on_device = nullptr;
+    const size_t bytes = probes.size() * sizeof(Probe);
+    if (cudaMalloc(&on_device, bytes) != cudaSuccess) throw std::bad_alloc();
+    run_warps(rows, kernel, on_device);
+    const cudaError_t error = cudaMemcpy(probes.data(), on_device, bytes, cudaMemcpyDeviceToHost);
+    cudaFree(on_device);
+    if (error != cudaSuccess) {
+        throw std::runtime_error(std::string(Kernel::name) + ": " + cudaGetErrorString(error));
+    }
+}
+
+#endif
+
+}  // namespace wobble

@@ -1,0 +1,168 @@
+// Teams: the lanes that work on one row together.
+//
+// A kernel's body asks its team for three things: to visit the elements of a row (`each`), to add up what the
+// lanes hold
+// (`sum`, `maximum`), and whether this lane speaks for the team (`leads`). `Lane` is one CPU thread working
+// in SIMD packs; `Warp` and `Block` are 32 or more CUDA threads. Sums have a fixed shape: they depend on the
+// row length alone.
+#pragma once
+
+#include "kernels/pack.h"
+
+namespace wobble {
+
+namespace detail {
+
+/// The elements of a pack combined in a fixed tree.
+template <class A, int N, class F>
+HD A fold(Pack<A, N> p, F combine) {
+    if constexpr (N == 1) {
+        return p[0];
+    } else {
+        return fold(generate<A, N / 2>([&](int i) { return combine(p[i], p[i + N / 2]); }), combine);
+    }
+}
+
+}  // namespace detail
+
+/// What a team's lanes have added up so far. Each element position of a pack keeps its own sum.
+template <class Team, class A>
+struct Sum {
+    Pack<A, Team::width> lanes = splat<Team::width>(A(0));
+    A tail = A(0);
+
+    template <int N>
+    HD void operator+=(Pack<A, N> value) {
+        if constexpr (N == Team::width) lanes = lanes + value;
+        else tail += value[0];
+    }
+    HD A total() const {
+        return detail::fold(lanes, [](A a, A b) { return a + b; }) + tail;
+    }
+};
+
+/// The largest of the values that a team's lanes have seen; NaN is passed over.
+template <class Team, class A>
+struct Largest {
+    Pack<A, Team::width> lanes = splat<Team::width>(A(-INFINITY));
+    A tail = A(-INFINITY);
+
+    template <int N>
+    HD void take(Pack<A, N> value) {
+        if constexpr (N == Team::width) lanes = larger(lanes, value);
+        else tail = larger(tail, value[0]);
+    }
+    HD A total() const {
+        return larger(detail::fold(lanes, [](A a, A b) { return larger(a, b); }), tail);
+    }
+};
+
+/// One CPU thread. A pack is 16 elements: one AVX-512 register of floats, two AVX2 registers, four SSE
+/// registers.
+struct Lane {
+    static constexpr int width = 16;
+
+    CALLS_HOST_CODE
+    template <class F>
+    HD void each(int64_t n, F&& f) const {
+        int64_t i = 0;
+        for (; i + width <= n; i += width) f(At<width>{i});
+#pragma GCC unroll 1
+        for (; i < n; ++i) f(At<1>{i});
+    }
+    template <class A>
+    HD A sum(const Sum<Lane, A>& s) const {
+        return s.total();
+    }
+    template <class A>
+    HD A maximum(const Largest<Lane, A>& s) const {
+        return s.total();
+    }
+    HD bool leads() const {
+        return true;
+    }
+    HD void sync() const {}
+};
+
+#ifdef __CUDACC__
+
+/// One warp; W elements to a pack, 16 bytes of the kernel's element type.
+template <int W>
+struct Warp {
+    static constexpr int width = W;
+    static constexpr unsigned all = 0xffffffffu;
+
+    __device__ int lane() const { return int(threadIdx.x) & 31; }
+
+    /// Packs where every row starts aligned, that is where n is a multiple of the pack; single elements
+    /// otherwise.
+    template <class F>
+    __device__ void each(int64_t n, F&& f) const {
+        if (n % W == 0) {
+            for (int64_t i = int64_t(lane()) * W; i < n; i += 32 * W) f(At<W>{i});
+        } else {
+            for (int64_t i = lane(); i < n; i += 32) f(At<1>{i});
+        }
+    }
+    template <class A>
+    __device__ A sum(const Sum<Warp, A>& s) const {
+        A value = s.total();
+        for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(all, value, offset);
+        return value;
+    }
+    template <class A>
+    __device__ A maximum(const Largest<Warp, A>& s) const {
+        A mine = s.total();
+        for (int offset = 16; offset > 0; offset >>= 1)
+            mine = larger(mine, __shfl_xor_sync(all, mine, offset));
+        return mine;
+    }
+    __device__ bool leads() const { return lane() == 0; }
+    __device__ void sync() const { __syncwarp(all); }
+};
+
+/// One CUDA block of a multiple of 32 threads, at most 1024.
+template <int W>
+struct Block {
+    static constexpr int width = W;
+
+    template <class F>
+    __device__ void each(int64_t n, F&& f) const {
+        if (n % W == 0) {
+            for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) f(At<W>{i});
+        } else {
+            for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(At<1>{i});
+        }
+    }
+    template <class A>
+    __device__ A sum(const Sum<Block, A>& s) const {
+        return across(s.total(), [](A a, A b) { return a + b; });
+    }
+    template <class A>
+    __device__ A maximum(const Largest<Block, A>& s) const {
+        return across(s.total(), [](A a, A b) { return larger(a, b); });
+    }
+    __device__ bool leads() const { return threadIdx.x == 0; }
+    __device__ void sync() const { __syncthreads(); }
+
+  private:
+    /// Folds within each warp, then the warps' results in order. The two barriers keep a second call off the
+    /// scratch that the first one is still reading.
+    template <class A, class F>
+    __device__ A across(A value, F combine) const {
+        __shared__ A partial[32];
+        for (int offset = 16; offset > 0; offset >>= 1) {
+            value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+        }
+        __syncthreads();
+        if ((threadIdx.x & 31) == 0) partial[threadIdx.x >> 5] = value;
+        __syncthreads();
+        A result = partial[0];
+        for (unsigned w = 1; w < blockDim.x >> 5; ++w) result = combine(result, partial[w]);
+        return result;
+    }
+};
+
+#endif
+
+}  // namespace wobble

@@ -1,0 +1,6 @@
+// The same model in float64, for checking gradients.
+#include "model/layers.h"
+
+namespace wobble {
+template class Gpt<double>;
+}

@@ -1,0 +1,61 @@
+// One block of memory for everything of a kind, cut into aligned pieces by a layout that is run twice: once
+// to measure, once to hand out pointers. So what a model needs is known, and allocated, before the first
+// step.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <new>
+#include <utility>
+
+namespace wobble {
+
+class Memory {
+  public:
+    Memory() = default;
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    ~Memory() { release(); }
+
+    /// Runs `layout(*this)`, in which every buffer is taken, first to measure and then, on zeroed memory, to
+    /// keep.
+    template <class Layout>
+    void plan(Layout layout) {
+        release();
+        layout(*this);
+        size_ = (used_ + huge_page - 1) / huge_page * huge_page;
+        void* block = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (block == MAP_FAILED) {
+            size_ = 0;
+            throw std::bad_alloc();
+        }
+        madvise(block, size_, MADV_HUGEPAGE);  // fewer TLB misses where the kernel grants it
+        base_ = static_cast<char*>(block);
+        used_ = 0;
+        layout(*this);
+    }
+
+    /// `count` elements, aligned to 64 bytes. Null while measuring.
+    template <class T>
+    T* take(int64_t count) {
+        char* piece = base_ ? base_ + used_ : nullptr;
+        used_ += (size_t(count) * sizeof(T) + 63) / 64 * 64;
+        return reinterpret_cast<T*>(piece);
+    }
+
+    size_t bytes() const { return used_; }
+
+  private:
+    static constexpr size_t huge_page = size_t(2) << 20;
+
+    void release() {
+        if (base_) munmap(base_, size_);
+        base_ = nullptr, used_ = size_ = 0;
+    }
+
+    char* base_ = nullptr;
+    size_t used_ = 0, size_ = 0;
+};
+
+}  // namespace wobble

@@ -34,7 +34,8 @@ OBJ     := $(BUILD)/$(VARIANT)
 # ------------------------------------------------------------------------------------------------------------ flags
 # Never -ffast-math: NaN must stay visible. -fno-math-errno and -fno-trapping-math only let selects and rounding
 # vectorise; they change no result. GCC tunes for 256-bit vectors unless told otherwise.
-WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror
+# -Wno-restrict: GCC 12 sees overlaps in its own std::string that are not there (GCC bug 105329).
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-restrict
 MACHINE  := -march=native $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 OPTIMISE := -O3
 ifeq ($(DEBUG),1)
@@ -43,7 +44,7 @@ endif
 ifeq ($(SANITIZE),1)
 OPTIMISE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
-HOST     := $(OPTIMISE) $(MACHINE) -fno-math-errno -fno-trapping-math -fopenmp
+HOST     := $(OPTIMISE) $(MACHINE) -fno-math-errno -fno-trapping-math -Wno-psabi -fopenmp
 CXXFLAGS := -std=c++20 $(HOST) $(WARNINGS) -I.
 LDLIBS   := -lsqlite3 -lz -lpthread -ldl -lrt
 
@@ -64,7 +65,7 @@ COMPILE_CU = $(CXX) -x c++ $(CXXFLAGS) -MMD -MP -c $< -o $@
 endif
 
 # ---------------------------------------------------------------------------------------------------------- sources
-LIB_SRC  := $(wildcard model/*.cu model/*.cpp optim/*.cu optim/*.cpp data/*.cpp probes/*.cu probes/*.cpp kernels/*.cu kernels/*.cpp)
+LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes run,$(d)/*.cu $(d)/*.cpp))
 TEST_SRC := $(wildcard test/*.cu test/*.cpp)
 object    = $(patsubst %,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call object,$(LIB_SRC))

@@ -14,8 +14,11 @@ namespace wobble {
 class Memory {
   public:
     Memory() = default;
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
+    Memory(Memory&& other) noexcept { *this = std::move(other); }
+    Memory& operator=(Memory&& other) noexcept {
+        std::swap(base_, other.base_), std::swap(used_, other.used_), std::swap(size_, other.size_);
+        return *this;
+    }
     ~Memory() { release(); }
 
     /// Runs `layout(*this)`, in which every buffer is taken, first to measure and then, on zeroed memory, to

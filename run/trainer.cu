@@ -1,0 +1,186 @@
+#include <chrono>
+#include <cmath>
+
+#include "kernels/error.h"
+#include "probes/recorder.h"
+#include "run/machine.h"
+#include "run/progress.h"
+#include "run/trainer.h"
+
+namespace wobble {
+
+namespace {
+
+Dataset open_training_data(const Options& o) {
+    const bool split = o.val.empty() && o.holdout > 0;
+    return Dataset::open(o.data, {.context = int(o.context),
+                                  .vocab = int(o.vocab),
+                                  .seed = o.data_seed,
+                                  .holdout = split ? o.holdout : 0,
+                                  .part = split ? Part::Train : Part::All});
+}
+
+}  // namespace
+
+Trainer::Trainer(const Options& options)
+    : options_(options),
+      data_(open_training_data(options)),
+      held_out_(open_held_out(options, data_.vocab())),
+      context_(make_context(options)),
+      model_(model_config(options, data_.vocab()), options.batch, true),
+      optimizer_(model_.table(), adamw_settings(options)),
+      schedule_(schedule(options)) {
+    initialise(model_.table(), options.init_seed, model_.weights());
+}
+
+/// Loss and gradient of the whole step: micro-batches one after the other, their gradients added up in
+/// float32.
+double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite) {
+    const int64_t micro = options_.batch * options_.context;
+    const double scale = 1.0 / double(batch.valid_targets);
+    double loss = 0;
+    for (int64_t i = 0; i < options_.accum; ++i) {
+        loss += model_.forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
+                               options_.batch, options_.context, scale);
+        if (stop_at_nonfinite && !std::isfinite(loss)) break;
+        model_.backward(context_, i > 0);
+    }
+    return loss * scale;
+}
+
+StepRow Trainer::step() {
+    const auto begin = std::chrono::steady_clock::now();
+    batch_ = read_batch(data_, cursor_, int(options_.batch * options_.accum));
+    const OnNonfinite policy = on_nonfinite(options_);
+    const double lr = schedule_.at(step_);
+    const double loss = gradients(batch_, policy != OnNonfinite::Continue);
+
+    StepReport report;
+    if (std::isfinite(loss) || policy == OnNonfinite::Continue) {
+        report = optimizer_.step(context_, model_.weights(), model_.gradients(), lr, step_ + 1, policy);
+    } else {
+        report.grad_norm = NAN;
+    }
+    const bool finite = std::isfinite(loss) && report.nonfinite.empty();
+    if (report.applied || policy == OnNonfinite::Skip) {
+        ++step_;
+        tokens_ += batch_.valid_targets;
+        cursor_ += options_.batch * options_.accum;
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return {.step = report.applied || policy == OnNonfinite::Skip ? step_ : step_ + 1,
+            .tokens = tokens_,
+            .loss = loss,
+            .lr = lr,
+            .grad_norm = report.grad_norm,
+            .clip = report.clip,
+            .update_norm = report.update_norm,
+            .weight_norm = report.weight_norm,
+            .seconds = seconds,
+            .tokens_per_second = double(batch_.valid_targets) / seconds,
+            .applied = report.applied,
+            .finite = finite};
+}
+
+std::vector<BatchRow> Trainer::batch_rows() const {
+    std::vector<BatchRow> rows;
+    for (size_t i = 0; i < batch_.provenance.size(); ++i) {
+        const Provenance& p = batch_.provenance[i];
+        rows.push_back({.micro = int64_t(i) / options_.batch,
+                        .row = int64_t(i) % options_.batch,
+                        .source = p.source,
+                        .document = p.document,
+                        .offset = p.offset});
+    }
+    return rows;
+}
+
+/// Kernels repeat bit for bit, so the same batch is simply run again with a probe at every site.
+std::string Trainer::nonfinite_origin() {
+    Recorder recorder;
+    context_.recorder = &recorder;
+    gradients(batch_, false);
+    context_.recorder = nullptr;
+    for (const Recorder::Record& record : recorder.records()) {
+        if (record.moments.nonfinite == 0) continue;
+        return record.site + " (" + (record.phase == Phase::Forward ? "forward" : "backward") + ", " +
+               record.channel + " of " + record.kernel + ": " + std::to_string(record.moments.nonfinite) +
+               " of " + std::to_string(record.moments.nonfinite + record.moments.count) + " values)";
+    }
+    return "the sum over micro-batches";
+}
+
+std::vector<EvalRow> Trainer::evaluate() {
+    std::vector<EvalRow> rows;
+    for (const HeldOut& set : held_out_) {
+        const Evaluation e =
+            wobble::evaluate(context_, model_, set.data, options_.batch, options_.eval_sequences);
+        rows.push_back(
+            {.step = step_, .name = set.name, .loss = e.loss, .tokens = e.tokens, .seconds = e.seconds});
+    }
+    return rows;
+}
+
+std::vector<TensorView> Trainer::views(const std::string& prefix, const float* buffer) const {
+    std::vector<TensorView> views;
+    for (const Parameter& p : model_.table().parameters) {
+        views.push_back({prefix + p.name, DType::F32, p.shape, buffer + p.offset});
+    }
+    return views;
+}
+
+namespace {
+
+/// The counters, as tensors, so that the checksums cover them.
+std::vector<TensorView> counter_views(const int64_t& step, const int64_t& tokens, const int64_t& cursor) {
+    return {{"step", DType::I64, {1}, &step},
+            {"tokens", DType::I64, {1}, &tokens},
+            {"cursor", DType::I64, {1}, &cursor}};
+}
+
+}  // namespace
+
+void Trainer::write_checkpoint(const std::string& run, int keep) {
+    std::vector<TensorView> state = counter_views(step_, tokens_, cursor_);
+    for (const auto& moments : {views("m.", optimizer_.m()), views("v.", optimizer_.v())}) {
+        state.insert(state.end(), moments.begin(), moments.end());
+    }
+    wobble::write_checkpoint(run, step_, views("", model_.weights()), state, keep);
+}
+
+std::vector<std::string> Trainer::resume(const std::string& run) {
+    std::vector<std::string> warnings;
+    const std::optional<CheckpointFiles> files = open_latest_checkpoint(run, &warnings);
+    if (!files) return warnings;
+    for (const TensorView& view : counter_views(step_, tokens_, cursor_)) {
+        read_tensor(files->state, view, const_cast<void*>(view.data));
+    }
+    load_weights(files->model, model_);
+    for (const auto& moments : {views("m.", optimizer_.m()), views("v.", optimizer_.v())}) {
+        for (const TensorView& view : moments) read_tensor(files->state, view, const_cast<void*>(view.data));
+    }
+    return warnings;
+}
+
+std::string Trainer::describe() const {
+    const ModelConfig& c = model_.config();
+    const auto n = [](int64_t value) { return std::to_string(value); };
+    char memory[32];
+    std::snprintf(memory, sizeof memory, "%.0f MB", double(model_.bytes()) * 1e-6);
+    std::string text = "model   GPT-2, L" + n(c.layers) + " H" + n(c.heads) + " C" + n(c.channels) + " T" +
+                       n(c.context) + " V" + n(c.vocab) + ": " + with_commas(parameter_count()) +
+                       " parameters, " + memory + ", " + n(context_.threads) +
+                       (context_.threads == 1 ? " thread\n" : " threads\n");
+    std::string lines = data_.describe();
+    for (size_t at = 0; at < lines.size();) {
+        const size_t end = std::min(lines.find('\n', at), lines.size());
+        text += "data    " + lines.substr(at, end - at) + "\n";
+        at = end + 1;
+    }
+    for (const HeldOut& set : held_out_) {
+        text += "eval    " + set.name + ": " + with_commas(set.data.tokens()) + " held-out tokens\n";
+    }
+    return text;
+}
+
+}  // namespace wobble

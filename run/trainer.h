@@ -1,0 +1,66 @@
+// Everything a training run holds, and the four things done to it: a step, an evaluation, a checkpoint, a
+// resume.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/batch.h"
+#include "model/checkpoint.h"
+#include "model/gpt.h"
+#include "optim/optimizer.h"
+#include "probes/run_db.h"
+#include "run/evaluate.h"
+#include "run/options.h"
+#include "run/run_directory.h"
+
+namespace wobble {
+
+class Trainer {
+  public:
+    /// Opens the data and builds the model; nothing is written. UserError when they do not fit together.
+    explicit Trainer(const Options& options);
+
+    /// Goes back to the newest whole checkpoint of `run`, or stays at step 0 when there is none yet. Returns
+    /// sentences about damaged checkpoints that were passed over.
+    std::vector<std::string> resume(const std::string& run);
+
+    /// Reads the step's batch, and updates the weights.
+    StepRow step();
+    /// The batch of the last step, for the record.
+    std::vector<BatchRow> batch_rows() const;
+    /// After a step that was not finite: where that began, as a phrase.
+    std::string nonfinite_origin();
+
+    std::vector<EvalRow> evaluate();
+    void write_checkpoint(const std::string& run, int keep);
+
+    int64_t steps_done() const { return step_; }
+    const Dataset& data() const { return data_; }
+    /// Lines for people about the model and its data.
+    std::string describe() const;
+    int64_t parameter_count() const { return model_.table().count(); }
+
+  private:
+    double gradients(const Batch& batch, bool stop_at_nonfinite);
+    std::vector<TensorView> views(const std::string& prefix, const float* buffer) const;
+
+    Options options_;
+    Dataset data_;
+    std::vector<HeldOut> held_out_;
+    Context context_;
+    Gpt<float> model_;
+    Optimizer<float> optimizer_;
+    Schedule schedule_;
+    Batch batch_;
+
+    // What the next step depends on besides weights and moments. Random numbers need no state: they are
+    // functions of the seeds and of these counters.
+    int64_t step_ = 0;    // optimizer steps done
+    int64_t tokens_ = 0;  // targets trained on
+    int64_t cursor_ = 0;  // next sequence of the data
+};
+
+}  // namespace wobble

@@ -1,0 +1,42 @@
+// Checkpoints of a run: RUN/checkpoints/step-00000500/ holds model.safetensors (the weights) and
+// state.safetensors (everything else that the next step depends on). A directory of that name is whole at
+// every moment: it is written, and later removed, under a hidden name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/safetensors.h"
+
+namespace wobble {
+
+/// An opened checkpoint, all checks passed. `step` is the number of optimizer steps done.
+struct CheckpointFiles {
+    int64_t step;
+    SafetensorsFile model, state;
+};
+
+/// Writes checkpoint `step`, replacing one of the same step, and then removes all but the newest `keep` of
+/// those up to `step` (0 keeps all). Later ones, as an abandoned continuation may have left, stay. Killed or
+/// failing at any moment, it leaves every earlier checkpoint in use; what a killed one left half-written is
+/// removed by the next. A run must have one writer only. UserError when the checkpoint cannot be written
+/// (full disk, no permission).
+void write_checkpoint(const std::string& run, int64_t step, const std::vector<TensorView>& model,
+                      const std::vector<TensorView>& state, int keep);
+
+/// The newest whole checkpoint. For each damaged one that was passed over, a sentence is added to `warnings`
+/// (may be null). Nothing when the run has no checkpoint; UserError when it has some and none is whole.
+std::optional<CheckpointFiles> open_latest_checkpoint(const std::string& run,
+                                                      std::vector<std::string>* warnings);
+
+/// Checkpoint number `step`; UserError when it is damaged, or, listing those there are, when there is none.
+CheckpointFiles open_checkpoint(const std::string& run, int64_t step);
+
+/// Copies the tensor of the name, dtype and shape of `expected` to `destination` (byte_count(expected)
+/// bytes); `expected.data` is not used. UserError saying what was found when there is none or it is of
+/// another kind.
+void read_tensor(const SafetensorsFile&, const TensorView& expected, void* destination);
+
+}  // namespace wobble

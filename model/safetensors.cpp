@@ -357,7 +357,7 @@ void SafetensorsFile::check_layout(const char* data, int64_t data_size) {
                std::to_string(position) + ", the end of the last tensor");
 }
 
-/// A file with one checksum must have them all: otherwise damage to the name of one lose its check.
+/// A file with one checksum must have them all: otherwise damage to the name of one would disable its check.
 void SafetensorsFile::check_checksums(std::string header) {
     std::map<std::string, std::string> sums;
     for (const auto& [key, value] : metadata_)

@@ -48,7 +48,7 @@ class Reader {
             if (!text.empty()) text += '\n';
             for (int i = 0; i < sqlite3_column_count(statement); ++i) {
                 const auto* value = reinterpret_cast<const char*>(sqlite3_column_text(statement, i));
-                text += (i ? "|" : "") + std::string(value ? value : "NULL");
+                text.append(i ? "|" : "").append(value ? value : "NULL");
             }
         }
         sqlite3_finalize(statement);

@@ -5,9 +5,10 @@
 #include <exception>
 
 #include "kernels/error.h"
+#include "run/command_line.h"
 #include "run/evaluate.h"
+#include "run/config_file.h"
 #include "run/machine.h"
-#include "run/options.h"
 #include "run/progress.h"
 #include "run/run_directory.h"
 #include "run/trainer.h"

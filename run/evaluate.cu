@@ -6,6 +6,7 @@
 #include "data/batch.h"
 #include "kernels/error.h"
 #include "run/evaluate.h"
+#include "run/config_file.h"
 #include "run/machine.h"
 #include "run/progress.h"
 

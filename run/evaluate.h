@@ -7,7 +7,7 @@
 #include "data/dataset.h"
 #include "model/checkpoint.h"
 #include "model/gpt.h"
-#include "run/options.h"
+#include "run/command_line.h"
 
 namespace wobble {
 

@@ -39,35 +39,18 @@ struct Options {
     int64_t threads = 0;
 };
 
-/// What was asked for on the command line.
-struct Command {
-    enum class Kind { Train, Sample, Eval, Help, Version } kind = Kind::Train;
-    std::string help;  // for Help: the text to print
+/// Throws UserError when the options contradict each other or themselves.
+void check(const Options& options);
 
-    Options options;
-    bool resume = false;
+/// Whether a resumed run may change an option: `Fixed` ones decide what the steps before it did.
+enum class OnResume { Fixed, Free };
 
-    // sample and eval
-    std::string run;
-    int64_t checkpoint = -1;  // the newest
-    // sample
-    std::string prompt = "\n";
-    int64_t tokens = 500, top_k = 0;
-    double temperature = 0.8;
-    uint64_t seed = 1;
-    bool json = false;
+struct OptionValue {
+    std::string name, value;  // value as in TOML
+    OnResume on_resume;
 };
-
-/// Reads the command line. With --config, and with --resume, the file's values come first and the flags given
-/// change them; a resumed run refuses to change what its past depends on. UserError for anything it cannot
-/// accept.
-Command parse_command(int argc, const char* const* argv);
-
-/// The options stored in a run's config.toml.
-Options read_config(const std::string& path);
-
-/// All options as TOML, grouped and commented: `./train --config` on it repeats the run.
-std::string to_toml(const Options& options);
+/// All options, in the order of the table.
+std::vector<OptionValue> values_of(const Options& options);
 
 /// Parts of the options as the modules take them.
 ModelConfig model_config(const Options& options, int64_t vocab);

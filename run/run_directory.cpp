@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "kernels/error.h"
+#include "run/config_file.h"
 
 namespace wobble {
 

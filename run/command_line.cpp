@@ -1,0 +1,222 @@
+#include "run/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "kernels/error.h"
+#include "run/config_file.h"
+#include "run/option_table.h"
+
+namespace wobble {
+
+namespace {
+
+/// Adds every option of the table to a command-line parser.
+struct AddFlags {
+    CLI::App& app;
+    std::string title;
+
+    void group(const char* name) { title = name; }
+    template <class T>
+    void operator()(const char* name, T& value, OnResume, const char* help) {
+        app.add_option("--" + std::string(name), value, help)->group(title)->capture_default_str();
+    }
+    void operator()(const char* name, bool& value, OnResume, const char* help) {
+        app.add_flag("--" + std::string(name) + ",!--no-" + name, value, help)->group(title);
+    }
+    void operator()(const char* name, std::vector<std::string>& value, OnResume, const char* help) {
+        app.add_option("--" + std::string(name), value, help)->group(title)->take_all();
+    }
+};
+
+/// Letters to insert, remove or change to turn a into b.
+size_t edit_distance(const std::string& a, const std::string& b) {
+    std::vector<size_t> row(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= a.size(); ++i) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b.size(); ++j) {
+            const size_t above = row[j];
+            row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+            diagonal = above;
+        }
+    }
+    return row[b.size()];
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+    std::string best;
+    size_t least = 1 + word.size() / 3;
+    for (const std::string& candidate : candidates) {
+        const size_t distance = edit_distance(word, candidate);
+        if (distance < least) least = distance, best = candidate;
+    }
+    return best;
+}
+
+/// CLI11's complaint as one line with a remedy.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error,
+                         const std::vector<std::string>& arguments, const std::string& where) {
+    if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+        std::vector<std::string> names;
+        for (const CLI::Option* option : app.get_options()) {
+            for (const std::string& name : option->get_lnames()) names.push_back(name);
+        }
+        for (const std::string& argument : arguments) {
+            if (argument.rfind("--", 0) != 0) continue;
+            const std::string name = argument.substr(2, argument.find('=') - 2);
+            if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+            const std::string close = nearest(name, names);
+            throw UserError(where + "--" + name + " is not a flag" +
+                            (close.empty() ? "; --help lists the flags" : "; did you mean --" + close + "?"));
+        }
+    }
+    std::string message = error.what();
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    throw UserError(where + message + "; --help lists the flags");
+}
+
+/// The flags of training, with those that are not part of the configuration.
+struct TrainFlags {
+    std::string config, resume;
+    int64_t seed = -1;
+
+    void add(CLI::App& app, Options& options) {
+        for_each_option(options, AddFlags{app, ""});
+        app.add_option("--seed", seed, "Sets --init-seed and --data-seed")->group("Run");
+        app.add_option("--config", config, "A config.toml whose values come before the other flags")
+            ->group("Run");
+        app.add_option("--resume", resume, "Continue the run in this directory from its newest checkpoint")
+            ->group("Run");
+    }
+};
+
+Command parse_train(CLI::App& root, const std::vector<std::string>& arguments) {
+    Command command;
+    // First what the command line says by itself, then the file it names, then the command line over the
+    // file.
+    Options given;
+    TrainFlags flags;
+    CLI::App first("", "train");
+    flags.add(first, given);
+    const auto parse = [&](CLI::App& app) {
+        std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+        try {
+            app.parse(reversed);
+        } catch (const CLI::ParseError& error) {
+            refuse(root, error, arguments, "");
+        }
+    };
+    first.set_help_flag();
+    parse(first);
+    if (!flags.resume.empty() && !flags.config.empty()) {
+        throw UserError(
+            "--resume and --config were both given; a resumed run has its own configuration; leave --config "
+            "out");
+    }
+
+    Options& options = command.options;
+    const std::string file = flags.resume.empty() ? flags.config : flags.resume + "/config.toml";
+    if (!flags.resume.empty() && !std::filesystem::exists(file)) {
+        throw UserError("--resume " + flags.resume +
+                        " holds no run (no config.toml); expected the directory of a run; "
+                        "without --resume a new run is started");
+    }
+    if (!file.empty()) options = read_config(file);
+    const Options stored = options;
+    CLI::App second("", "train");
+    second.set_help_flag();
+    flags.add(second, options);
+    if (second.get_option("--val")->count() == 0 && first.get_option("--val")->count() > 0)
+        options.val.clear();
+    parse(second);
+    if (flags.seed >= 0) options.init_seed = options.data_seed = uint64_t(flags.seed);
+    if (!flags.resume.empty()) {
+        command.resume = true;
+        options.run = stored.run;
+        const auto before = values_of(stored), after = values_of(options);
+        for (size_t i = 0; i < before.size(); ++i) {
+            if (before[i].on_resume == OnResume::Fixed && before[i].value != after[i].value) {
+                throw UserError("--" + before[i].name + " is " + after[i].value +
+                                " but the run was started with " + before[i].value +
+                                "; a resumed run keeps it; start a new run to change it");
+            }
+        }
+        options.run = flags.resume;
+        // --stop-after is a wish for one sitting, not part of the plan.
+        if (first.get_option("--stop-after")->count() == 0) options.stop_after = 0;
+    }
+    check(options);
+    return command;
+}
+
+}  // namespace
+
+Command parse_command(int argc, const char* const* argv) {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    Command command;
+
+    CLI::App app(
+        "wobble: a GPT trainer that you can see inside.\n"
+        "Usage: ./train [train] [flags] | ./train sample RUN | ./train eval RUN\n",
+        "./train");
+    app.set_version_flag("--version", std::string(""));
+    Options unused;
+    TrainFlags train_flags;
+    train_flags.add(app, unused);
+
+    CLI::App sample("Continue a prompt with a trained model.", "./train sample");
+    sample.add_option("RUN", command.run, "Directory of the run")->required();
+    sample.add_option("--prompt", command.prompt, "Text to continue");
+    sample.add_option("--tokens", command.tokens, "Tokens to write")->capture_default_str();
+    sample.add_option("--temperature", command.temperature, "Divides the logits; 0: always the likeliest")
+        ->capture_default_str();
+    sample.add_option("--top-k", command.top_k, "Choose among the k likeliest; 0: among all")
+        ->capture_default_str();
+    sample.add_option("--seed", command.seed, "Same seed, same text")->capture_default_str();
+    CLI::App evaluate("Evaluate a trained model.", "./train eval");
+    evaluate.add_option("RUN", command.run, "Directory of the run")->required();
+    evaluate.add_option("--val", command.options.val, "NAME=SPEC; default: the held-out data of the run")
+        ->take_all();
+    evaluate.add_option("--eval-sequences", command.options.eval_sequences, "Sequences; 0: all")
+        ->capture_default_str();
+    evaluate.add_flag("--json", command.json, "Write JSON");
+    for (CLI::App* sub : {&sample, &evaluate}) {
+        sub->add_option("--checkpoint", command.checkpoint, "Step of the checkpoint; -1: the newest")
+            ->capture_default_str();
+        sub->add_option("--threads", command.options.threads, "CPU threads; 0: one per physical core")
+            ->capture_default_str();
+    }
+
+    const std::string word = arguments.empty() ? "" : arguments[0];
+    const bool wants_help = std::any_of(arguments.begin(), arguments.end(),
+                                        [](const std::string& a) { return a == "--help" || a == "-h"; });
+    if (word == "--version") {
+        command.kind = Command::Kind::Version;
+        return command;
+    }
+    CLI::App* sub = word == "sample" ? &sample : word == "eval" ? &evaluate : nullptr;
+    if (sub || word == "train") arguments.erase(arguments.begin());
+    else if (!word.empty() && word[0] != '-') {
+        throw UserError("'" + word +
+                        "' is not a command; expected train, sample or eval; --help lists the flags");
+    }
+    if (wants_help) {
+        command.kind = Command::Kind::Help;
+        command.help = (sub ? sub : &app)->help();
+        return command;
+    }
+    if (!sub) return parse_train(app, arguments);
+
+    command.kind = sub == &sample ? Command::Kind::Sample : Command::Kind::Eval;
+    try {
+        sub->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    } catch (const CLI::ParseError& error) {
+        refuse(*sub, error, arguments, "");
+    }
+    return command;
+}
+
+}  // namespace wobble

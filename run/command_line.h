@@ -1,0 +1,35 @@
+// The command line.
+#pragma once
+
+#include "run/options.h"
+
+namespace wobble {
+
+/// What was asked for on the command line.
+struct Command {
+    enum class Kind { Train, Sample, Eval, Help, Version } kind = Kind::Train;
+    std::string help;  // for Help: the text to print
+
+    Options options;
+    bool resume = false;
+
+    // sample and eval
+    std::string run;
+    int64_t checkpoint = -1;  // the newest
+    // sample
+    std::string prompt = "\n";
+    int64_t tokens = 500, top_k = 0;
+    double temperature = 0.8;
+    uint64_t seed = 1;
+    bool json = false;
+};
+
+/// Reads the command line. With --config, and with --resume, the file's values come first and the flags given
+/// change them; a resumed run refuses to change what its past depends on. UserError for anything it cannot
+/// accept.
+Command parse_command(int argc, const char* const* argv);
+
+/// The options stored in a run's config.toml.
+Options read_config(const std::string& path);
+
+}  // namespace wobble

@@ -1,0 +1,62 @@
+// The table of options: name, place in Options, whether a resumed run may change it, what it means. Command
+// line, help, config.toml and the check on resume are visitors of it.
+#pragma once
+
+#include "run/options.h"
+
+namespace wobble {
+
+/// The table. `visit.group(title)` starts a group; `visit(name, value, on_resume, help)` is one option.
+template <class O, class Visit>
+void for_each_option(O& o, Visit&& visit) {
+    using enum OnResume;
+    visit.group("Data");
+    visit(
+        "data", o.data, Fixed,
+        "What to train on: text:GLOB (bytes), tokens:GLOB (shards), synthetic:markov?order=K&vocab=V&seed=S, "
+        "or a mixture 0.8*text:a.txt+0.2*text:b.txt");
+    visit("val", o.val, Free, "NAME=SPEC of held-out data; may be given several times");
+    visit("holdout", o.holdout, Fixed,
+          "Without --val: the share of every source of --data kept for evaluation");
+    visit("vocab", o.vocab, Fixed, "Vocabulary V of token shards; 0: 50257");
+
+    visit.group("Model (GPT-2)");
+    visit("context", o.context, Fixed, "Tokens in a sequence, T");
+    visit("layers", o.layers, Fixed, "Layers, L");
+    visit("heads", o.heads, Fixed, "Attention heads, H; must divide the channels");
+    visit("channels", o.channels, Fixed, "Channels of the residual stream, C");
+    visit("init-seed", o.init_seed, Fixed, "Seed of the initial weights");
+    visit("data-seed", o.data_seed, Fixed, "Seed of the order of the data");
+
+    visit.group("Optimizer (AdamW)");
+    visit("steps", o.steps, Free, "Steps of the whole plan; the schedule ends there");
+    visit("batch", o.batch, Fixed, "Sequences in a micro-batch, B");
+    visit("accum", o.accum, Fixed, "Micro-batches whose gradients make one step");
+    visit("lr", o.lr, Free, "Highest learning rate");
+    visit("final-lr", o.final_lr, Free, "Learning rate at the end of the schedule, as a share of --lr");
+    visit("schedule", o.schedule, Free, "constant, linear, cosine, wsd or inverse_sqrt");
+    visit("warmup", o.warmup, Free, "Steps of linear warm-up");
+    visit("cooldown", o.cooldown, Free, "Last steps in which the wsd schedule falls");
+    visit("weight-decay", o.weight_decay, Free, "Decoupled weight decay, on matrices and embeddings");
+    visit("decay-everything", o.decay_everything, Free, "Decay gains and biases too");
+    visit("beta1", o.beta1, Free, "Decay of the first moment");
+    visit("beta2", o.beta2, Free, "Decay of the second moment");
+    visit("epsilon", o.epsilon, Free, "Added to the root of the second moment");
+    visit("clip", o.clip, Free, "Largest gradient norm; 0: no clipping");
+    visit("on-nonfinite", o.on_nonfinite, Free,
+          "When loss or gradient is not finite: stop, skip the update, or continue");
+
+    visit.group("Run");
+    visit("run", o.run, Fixed, "Directory of the run; empty: runs/NNNN, the next free number");
+    visit("eval-every", o.eval_every, Free, "Steps between evaluations; 0: only at the end");
+    visit("eval-sequences", o.eval_sequences, Free, "Sequences of held-out data in each evaluation; 0: all");
+    visit("checkpoint-every", o.checkpoint_every, Free, "Steps between checkpoints; 0: only at the end");
+    visit("keep", o.keep, Free, "Checkpoints kept; 0: all");
+    visit("stop-after", o.stop_after, Free, "Leave cleanly after this step of a longer plan; 0: at the end");
+    visit("log-every", o.log_every, Free,
+          "Print a line every so many steps; 0: a live line on a terminal, some forty lines elsewhere");
+    visit("device", o.device, Free, "auto, cpu or cuda");
+    visit("threads", o.threads, Free, "CPU threads; 0: one per physical core. Results do not depend on it");
+}
+
+}  // namespace wobble

@@ -108,7 +108,7 @@ struct Product {
     const T* bias = nullptr;  // [n], added to every row
     Epilogue activation = Epilogue::None;
     T* before_activation = nullptr;  // [m, n], kept for backward when there is an activation
-    const T* residual = nullptr;     // [m, n], added last; may be `c`
+    const T* residual = nullptr;     // [m, n], added last; may be `c` where there is no activation
 
     using Shape = Tile<T>;
     using Vector = typename Shape::Vector;
@@ -227,14 +227,16 @@ struct Product {
     HOST void finish_pack(Pack<T, N> value, int64_t row, At<N> at, bool continued, bool last,
                           Probe* probe) const {
         T* out = c + row * n;
-        if (continued || accumulate) value = value + load(out, at);
+        // A residual in C itself is added first: later blocks of K find partial sums in its place.
+        const bool in_place = residual == c && activation == Epilogue::None;
+        if (continued || accumulate || in_place) value = value + load(out, at);
         if (last) {
             if (bias) value = value + load(bias, at);
             if (activation == Epilogue::Gelu) {
                 store(before_activation + row * n, at, value);
                 value = Gelu::value(value);
             }
-            if (residual) value = value + load(residual + row * n, at);
+            if (residual && !in_place) value = value + load(residual + row * n, at);
             if constexpr (!std::is_same_v<Probe, NoProbe>) probe->observe(Output, row, at, value);
         }
         store(out, at, value);

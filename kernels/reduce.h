@@ -70,7 +70,6 @@ struct SumChunks {
 template <class T>
 struct SquaredSum {
     using Element = T;
-    using A = Accumulator<T>;
     static constexpr const char* name = "squared_sum";
     enum Channel { Partial };
     static constexpr const char* channels[] = {"partial"};
@@ -91,7 +90,7 @@ struct SquaredSum {
         const double total = team.sum(sum);
         if (team.leads()) {
             partials[row] = total;
-            probe.observe(Partial, row, At<1>{0}, splat<1>(A(total)));
+            probe.observe(Partial, row, At<1>{0}, splat<1>(total));
         }
     }
 };

@@ -1,0 +1,156 @@
+// Kernel cases of attention, in both texts: one row per team, and blocks on the product's tiles.
+#include "kernels/attention.h"
+#include "kernels/attention_blocks.h"
+#include "probes/launch.h"
+#include "test/naive.h"
+
+namespace wobble::test {
+
+namespace {
+
+using naive::AttentionSizes;
+
+std::string shape_label(const char* kernel, const AttentionSizes& s) {
+    return s.queries == s.T ? label(kernel, "B", s.B, "T", s.T, "H", s.H, "D", s.D)
+                            : label(kernel, "B", s.B, "T", s.T, "H", s.H, "D", s.D, "queries", s.queries);
+}
+
+AttentionShape shape_of(const AttentionSizes& s) {
+    return {s.B, s.T, s.H, s.D, s.queries};
+}
+
+/// Reference outputs of the last `queries` positions.
+Named last_queries(const reference::Attention& all, const AttentionSizes& s) {
+    Named result{{"out", {}}, {"lse", {}}};
+    for (int64_t b = 0; b < s.B; ++b) {
+        const double* end = all.out.data() + (b + 1) * s.T * s.H * s.D;
+        result["out"].insert(result["out"].end(), end - s.queries * s.H * s.D, end);
+        for (int64_t h = 0; h < s.H; ++h) {
+            const double* row = all.lse.data() + (b * s.H + h + 1) * s.T;
+            result["lse"].insert(result["lse"].end(), row - s.queries, row);
+        }
+    }
+    return result;
+}
+
+KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
+    KernelCase c;
+    c.name = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
+    c.terms = s.T + s.D + 8;
+    const int64_t C = s.H * s.D;
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("qkv", random_values(seed + "qkv", s.B * s.T * 3 * C)), out("out", s.B * s.queries * C),
+                out("lse", s.B * s.H * s.queries, Kind::Sum)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        const AttentionForward<E> kernel{.qkv = at.get<E>("qkv"),
+                                         .out = at.get<E>("out"),
+                                         .lse = at.get<Accumulator<E>>("lse"),
+                                         .shape = shape_of(s)};
+        if (blocks) launch(context, kernel, {"case"});
+        else launch(context, kernel.shape.rows(), kernel, {"case"});
+    });
+    c.reference = [=](const Named& given) {
+        return last_queries(reference::attention_forward(given.at("qkv"), s.B, s.T, C, s.H), s);
+    };
+    set_naive(
+        c, [=](const Named& given, auto zero) { return naive::attention_forward<decltype(zero)>(given, s); });
+    c.observed = {sees("output", "out")};
+    return c;
+}
+
+KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
+    KernelCase c;
+    c.name = shape_label(blocks ? "attention_backward_blocks" : "attention_backward", s);
+    c.forward = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
+    c.terms = 2 * (s.T + s.D + 8);
+    const int64_t C = s.H * s.D, rows = s.B * s.T;
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        const Values qkv = random_values(seed + "qkv", rows * 3 * C);
+        const auto forward = reference::attention_forward(qkv, s.B, s.T, C, s.H);
+        std::vector<Operand> operands{
+            in("qkv", qkv), in("out", forward.out), in("lse", forward.lse, Kind::Sum),
+            in("dout", random_values(seed + "dout", rows * C)), out("dqkv", rows * 3 * C)};
+        if (!blocks) operands.push_back(out("delta", s.B * s.H * s.T, Kind::Sum));
+        return operands;
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        using A = Accumulator<E>;
+        const AttentionShape shape = shape_of(s);
+        if (blocks) {
+            launch(context,
+                   AttentionBackward<E>{.qkv = at.get<E>("qkv"),
+                                        .out = at.get<E>("out"),
+                                        .dout = at.get<E>("dout"),
+                                        .lse = at.get<A>("lse"),
+                                        .dqkv = at.get<E>("dqkv"),
+                                        .shape = shape},
+                   {"case"});
+            return;
+        }
+        launch(context, shape.rows(),
+               AttentionBackwardQuery<E>{.qkv = at.get<E>("qkv"),
+                                         .out = at.get<E>("out"),
+                                         .dout = at.get<E>("dout"),
+                                         .lse = at.get<A>("lse"),
+                                         .delta = at.get<A>("delta"),
+                                         .dqkv = at.get<E>("dqkv"),
+                                         .shape = shape},
+               {"case"});
+        launch(context, shape.rows(),
+               AttentionBackwardKey<E>{.qkv = at.get<E>("qkv"),
+                                       .dout = at.get<E>("dout"),
+                                       .lse = at.get<A>("lse"),
+                                       .delta = at.get<A>("delta"),
+                                       .dqkv = at.get<E>("dqkv"),
+                                       .shape = shape},
+               {"case"});
+    });
+    c.reference = [=](const Named& given) -> Named {
+        return {{"dqkv", reference::attention_backward(given.at("dout"), given.at("qkv"), s.B, s.T, C, s.H)}};
+    };
+    set_naive(c, [=](const Named& given, auto zero) {
+        return naive::attention_backward<decltype(zero)>(given, s);
+    });
+    // Part 0, 1, 2 of dqkv: queries, keys, values.
+    const auto third = [=](int64_t part) {
+        return [=](const Named&, const Named& after) {
+            Values seen;
+            for (int64_t row = 0; row < rows; ++row) {
+                const double* first = after.at("dqkv").data() + (row * 3 + part) * C;
+                seen.insert(seen.end(), first, first + C);
+            }
+            return seen;
+        };
+    };
+    if (blocks) c.observed = {sees("output", "dqkv")};
+    else c.observed = {{"output", third(0)}, {"key", third(1)}, {"value", third(2)}};
+    return c;
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<KernelCase>& table) {
+    // B, T, H, D. The last ones are longer than a block of queries, whatever the register tile.
+    const int64_t shapes[][4] = {{1, 1, 1, 1},   {3, 5, 1, 7},   {3, 5, 2, 8},
+                                 {1, 33, 5, 40}, {3, 33, 1, 48}, {1, 5, 12, 64},
+                                 {1, 33, 2, 80}, {1, 130, 2, 8}, {3, 203, 1, 1}};
+    for (const auto& [B, T, H, D] : shapes) {
+        const AttentionSizes s{B, T, H, D, T};
+        for (bool blocks : {false, true}) {
+            table.push_back(attention_forward(s, blocks));
+            table.push_back(attention_backward(s, blocks));
+        }
+    }
+    // As when tokens are added to a cache.
+    const int64_t added[][5] = {{1, 33, 2, 8, 1}, {3, 33, 1, 40, 5}, {1, 130, 2, 8, 60}};
+    for (const auto& [B, T, H, D, queries] : added) {
+        const AttentionSizes s{B, T, H, D, queries};
+        table.push_back(attention_forward(s, false));
+        table.push_back(attention_forward(s, true));
+    }
+}
+
+}  // namespace wobble::test

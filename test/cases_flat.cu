@@ -1,0 +1,281 @@
+// Kernel cases over flat arrays and columns: activation, residual, AdamW, sums.
+#include <cmath>
+
+#include "kernels/activation.h"
+#include "kernels/adamw.h"
+#include "kernels/reduce.h"
+#include "kernels/residual.h"
+#include "probes/launch.h"
+#include "test/naive.h"
+
+namespace wobble::test {
+
+namespace {
+
+template <class F>
+Values each(const Values& x, F f) {
+    Values result;
+    for (double value : x) result.push_back(f(value));
+    return result;
+}
+
+KernelCase activation_forward(int64_t n) {
+    KernelCase c;
+    c.name = label("activation_forward", "n", n);
+    c.terms = 8;
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("x", random_values(seed + "x", n, 2)), out("y", n)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n), ActivationForward<E>{.x = at.get<E>("x"), .y = at.get<E>("y"), .n = n},
+               {"case"});
+    });
+    c.reference = [](const Named& given) -> Named { return {{"y", each(given.at("x"), reference::gelu)}}; };
+    set_naive(c, [](const Named& given, auto zero) -> Named {
+        auto x = naive::as<decltype(zero)>(given, {"x"});
+        for (auto& value : x) value = naive::gelu(value);
+        return {{"y", naive::back(x)}};
+    });
+    c.observed = {sees("output", "y")};
+    return c;
+}
+
+KernelCase activation_backward(int64_t n, bool in_place) {
+    KernelCase c;
+    c.name = label(in_place ? "activation_backward_in_place" : "activation_backward", "n", n);
+    c.terms = 16;
+    if (!in_place) c.forward = label("activation_forward", "n", n);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        std::vector<Operand> operands{in("x", random_values(seed + "x", n, 2))};
+        const Values dy = random_values(seed + "dy", n);
+        if (!in_place) operands.push_back(in("dy", dy));
+        operands.push_back(in_place ? in_out("dx", dy) : out("dx", n));
+        return operands;
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(
+            context, flat_rows(n),
+            ActivationBackward<E>{
+                .x = at.get<E>("x"), .dy = at.get<E>(in_place ? "dx" : "dy"), .dx = at.get<E>("dx"), .n = n},
+            {"case"});
+    });
+    c.reference = [](const Named& given) -> Named {
+        Values dx = any_of(given, {"dy", "dx"});
+        const double scale = largest_magnitude(dx);  // the slope is a sum of parts near 1 that may cancel
+        for (size_t i = 0; i < dx.size(); ++i) dx[i] *= reference::gelu_derivative(given.at("x")[i]);
+        return {{"dx", dx}, {"|dx|", {scale}}};
+    };
+    set_naive(c, [](const Named& given, auto zero) -> Named {
+        using E = decltype(zero);
+        auto dx = naive::as<E>(given, {"dy", "dx"});
+        for (size_t i = 0; i < dx.size(); ++i) dx[i] *= naive::gelu_derivative(E(given.at("x")[i]));
+        return {{"dx", naive::back(dx)}};
+    });
+    c.observed = {sees("output", "dx")};
+    return c;
+}
+
+KernelCase residual(int64_t n, bool in_place) {
+    KernelCase c;
+    c.name = label(in_place ? "residual_in_place" : "residual", "n", n);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        const Values x = random_values(seed + "x", n);
+        std::vector<Operand> operands{in("branch", random_values(seed + "branch", n))};
+        if (!in_place) operands.push_back(in("x", x));
+        operands.push_back(in_place ? in_out("y", x) : out("y", n));
+        return operands;
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n),
+               Residual<E>{.x = at.get<E>(in_place ? "y" : "x"),
+                           .branch = at.get<E>("branch"),
+                           .y = at.get<E>("y"),
+                           .n = n},
+               {"case"});
+    });
+    const auto sum = [](const Named& given, auto zero) -> Named {
+        auto x = naive::as<decltype(zero)>(given, {"x", "y"});
+        const auto branch = naive::as<decltype(zero)>(given, {"branch"});
+        for (size_t i = 0; i < x.size(); ++i) x[i] += branch[i];
+        return {{"y", naive::back(x)}};
+    };
+    c.reference = [=](const Named& given) { return sum(given, double{}); };
+    set_naive(c, sum);
+    c.observed = {sees("output", "y")};
+    return c;
+}
+
+// --------------------------------------------------------------------------------------------------- updates
+/// Σ x² of each row of a flat array.
+Values row_squares(const Values& x) {
+    Values sums(size_t(flat_rows(int64_t(x.size()))));
+    for (size_t i = 0; i < x.size(); ++i) sums[i / size_t(flat_row)] += x[i] * x[i];
+    return sums;
+}
+
+KernelCase adamw(int64_t n, int64_t step, double clip) {
+    KernelCase c;
+    c.name = label("adamw", "n", n, "step", step) + (clip == 1 ? "" : "_clipped");
+    // The sums of squares are added up in the accumulator type, one row at a time.
+    c.terms = std::min(n, flat_row);
+    const reference::AdamW options{
+        .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
+    const int64_t rows = flat_rows(n);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        const bool fresh = step == 1;  // then the moments are zero
+        Values v = random_values(seed + "v", n, 0.1);
+        for (double& value : v) value = fresh ? 0 : double(float(value * value + 1e-4));
+        return {in("gradient", random_values(seed + "gradient", n), Kind::Sum),
+                in_out("weight", random_values(seed + "weight", n)),
+                in_out("m", random_values(seed + "m", n, fresh ? 0 : 0.1), Kind::Sum),
+                in_out("v", v, Kind::Sum),
+                out("update_squares", rows, Kind::Wide),
+                out("weight_squares", rows, Kind::Wide)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        using A = Accumulator<E>;
+        launch(context, rows,
+               AdamW<E>{.weight = at.get<E>("weight"),
+                        .gradient = at.get<A>("gradient"),
+                        .m = at.get<A>("m"),
+                        .v = at.get<A>("v"),
+                        .update_squares = at.get<double>("update_squares"),
+                        .weight_squares = at.get<double>("weight_squares"),
+                        .n = n,
+                        .clip = A(clip),
+                        .lr = A(options.lr),
+                        .decay = A(options.weight_decay),
+                        .beta1 = A(options.beta1),
+                        .beta2 = A(options.beta2),
+                        .epsilon = A(options.epsilon),
+                        .one_minus_beta1 = A(1 - options.beta1),
+                        .one_minus_beta2 = A(1 - options.beta2),
+                        .bias1 = A(1 / (1 - std::pow(options.beta1, double(step)))),
+                        .bias2 = A(1 / (1 - std::pow(options.beta2, double(step))))},
+               {"case"});
+    });
+    const auto clipped = [=](const Named& given) {
+        return each(given.at("gradient"), [=](double g) { return g * clip; });
+    };
+    const auto updated = [=](const Named& given) -> Named {
+        Named now = given;
+        reference::adamw_step(options, step, clipped(given), now.at("weight"), now.at("m"), now.at("v"));
+        return now;
+    };
+    // Not the difference of the weights, which would lose most of its digits.
+    const auto update = [=](const Named& given) {
+        const Named now = updated(given);
+        const double bias1 = 1 - std::pow(options.beta1, double(step));
+        const double bias2 = 1 - std::pow(options.beta2, double(step));
+        Values result;
+        for (size_t i = 0; i < size_t(n); ++i) {
+            const double m_hat = now.at("m")[i] / bias1, v_hat = now.at("v")[i] / bias2;
+            result.push_back(options.lr * (m_hat / (std::sqrt(v_hat) + options.epsilon) +
+                                           options.weight_decay * given.at("weight")[i]));
+        }
+        return result;
+    };
+    c.reference = [=](const Named& given) -> Named {
+        const Named now = updated(given);
+        return {{"weight", now.at("weight")},
+                {"m", now.at("m")},
+                {"v", now.at("v")},
+                {"update_squares", row_squares(update(given))},
+                {"weight_squares", row_squares(now.at("weight"))}};
+    };
+    set_naive(c, [=](const Named& given, auto zero) {
+        return naive::adamw<decltype(zero)>(given, options, step, clip);
+    });
+    // Update: m̂ and v̂ each two roundings, the root, three operations more; relative to an update that the
+    // root's ε keeps near 1.
+    c.observed = {{"gradient", [=](const Named& before, const Named&) { return clipped(before); }, 2},
+                  {"update", [=](const Named& before, const Named&) { return update(before); }, 16}};
+    return c;
+}
+
+// ------------------------------------------------------------------------------------------------------ sums
+KernelCase column_sum(int64_t rows, int64_t C, bool accumulate) {
+    KernelCase c;
+    c.name = label(accumulate ? "column_sum_accumulate" : "column_sum", "rows", rows, "C", C);
+    c.terms = rows;
+    const int64_t chunks = chunk_count(rows);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("x", random_values(seed + "x", rows * C)), out("chunks", chunks * C, Kind::Sum),
+                accumulate ? in_out("sums", random_values(seed + "sums", C), Kind::Sum)
+                           : out("sums", C, Kind::Sum)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        using A = Accumulator<E>;
+        launch(context, chunks,
+               ColumnSum<E>{.x = at.get<E>("x"), .chunks = at.get<A>("chunks"), .rows = rows, .C = C},
+               {"case"});
+        launch(context, SumChunks<E>::teams(C),
+               SumChunks<E>{.chunks = at.get<A>("chunks"),
+                            .out = at.get<A>("sums"),
+                            .count = chunks,
+                            .C = C,
+                            .accumulate = accumulate},
+               {"case"});
+    });
+    const auto sum = [=](const Named& given, auto zero) -> Named {
+        auto sums = naive::column_sums(naive::as<decltype(zero)>(given, {"x"}), C);
+        const auto before = naive::as<decltype(zero)>(given, {"sums"});
+        for (size_t i = 0; i < before.size(); ++i) sums[i] += before[i];
+        return {{"sums", naive::back(sums)}};
+    };
+    c.reference = [=](const Named& given) { return sum(given, double{}); };
+    set_naive(c, sum);
+    c.observed = {sees("output", "chunks"), sees("output", "sums")};
+    return c;
+}
+
+KernelCase squared_sum(int64_t n) {
+    KernelCase c;
+    c.name = label("squared_sum", "n", n);
+    c.wide_outputs = true;
+    c.terms = std::min(n, flat_row);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("x", random_values(seed + "x", n)), out("partials", flat_rows(n), Kind::Wide)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n),
+               SquaredSum<E>{.x = at.get<E>("x"), .partials = at.get<double>("partials"), .n = n}, {"case"});
+    });
+    c.reference = [](const Named& given) -> Named { return {{"partials", row_squares(given.at("x"))}}; };
+    set_naive(c, [](const Named& given, auto) -> Named {
+        return {{"partials", row_squares(given.at("x"))}};
+    });
+    c.observed = {sees("partial", "partials")};
+    return c;
+}
+
+}  // namespace
+
+void add_flat_cases(std::vector<KernelCase>& table) {
+    for (int64_t n : {1, 15, 4096, 4097, 10007}) {
+        table.push_back(activation_forward(n));
+        table.push_back(activation_backward(n, false));
+        table.push_back(activation_backward(n, true));
+        table.push_back(residual(n, false));
+        table.push_back(residual(n, true));
+        table.push_back(squared_sum(n));
+    }
+    for (int64_t n : {1, 17, 4097, 10007}) {
+        table.push_back(adamw(n, 1, 1));
+        table.push_back(adamw(n, 1000, 1));
+        table.push_back(adamw(n, 7, 0.125));
+    }
+    const int64_t columns[][2] = {{1, 1}, {3, 7}, {17, 48}, {165, 257}, {99, 768}};
+    for (const auto& [rows, C] : columns) {
+        table.push_back(column_sum(rows, C, false));
+        table.push_back(column_sum(rows, C, true));
+    }
+}
+
+}  // namespace wobble::test

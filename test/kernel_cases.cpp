@@ -1,0 +1,84 @@
+#include "test/kernel_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace wobble::test {
+
+namespace {
+
+/// SplitMix64 (Steele, Lea & Flood 2014), started from the FNV-1a hash of a name.
+class Stream {
+  public:
+    explicit Stream(const std::string& seed) {
+        for (char c : seed) state_ = (state_ ^ uint64_t(uint8_t(c))) * 0x100000001b3u;
+    }
+    uint64_t next() {
+        uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        return z ^ z >> 31;
+    }
+
+  private:
+    uint64_t state_ = 0xcbf29ce484222325u;
+};
+
+}  // namespace
+
+Values random_values(const std::string& seed, int64_t n, double deviation, double mean) {
+    Stream stream(seed);
+    Values result(static_cast<size_t>(n));
+    for (double& x : result) {
+        // The sum of four uniform numbers of 16 bits: near enough to normal, with deviation 1 / sqrt(3).
+        const uint64_t bits = stream.next();
+        double sum = 0;
+        for (int part = 0; part < 64; part += 16) sum += double(bits >> part & 0xffff) / 65536 - 0.5;
+        x = double(float(mean + deviation * std::sqrt(3.0) * sum));
+    }
+    return result;
+}
+
+Values random_indices(const std::string& seed, int64_t n, int64_t below) {
+    Stream stream(seed);
+    Values result(static_cast<size_t>(n));
+    for (double& x : result) x = double(stream.next() % uint64_t(below));
+    return result;
+}
+
+Observation sees(const std::string& channel, const std::string& operand) {
+    return {channel, [operand](const Named&, const Named& after) { return after.at(operand); }};
+}
+
+Values any_of(const Named& given, std::initializer_list<const char*> names) {
+    for (const char* name : names)
+        if (const auto found = given.find(name); found != given.end()) return found->second;
+    return {};
+}
+
+double largest_magnitude(const Values& values) {
+    double largest = 0;
+    for (double x : values) largest = std::max(largest, std::abs(x));
+    return largest;
+}
+
+const std::vector<KernelCase>& kernel_cases() {
+    static const std::vector<KernelCase> table = [] {
+        std::vector<KernelCase> cases;
+        add_row_cases(cases);
+        add_product_cases(cases);
+        add_attention_cases(cases);
+        add_flat_cases(cases);
+        return cases;
+    }();
+    return table;
+}
+
+const KernelCase& kernel_case(const std::string& name) {
+    for (const KernelCase& c : kernel_cases())
+        if (c.name == name) return c;
+    throw std::logic_error("no kernel case " + name);
+}
+
+}  // namespace wobble::test

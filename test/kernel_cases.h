@@ -1,0 +1,117 @@
+// The table of kernel cases: one kernel at one shape, with inputs from a seed, a way to run it in each
+// precision, the float64 reference of what it must give, and what a recorder must see of it.
+//
+// Tests, gradient checks, probe checks and benches all walk this table; a kernel that is added here gets them
+// all.
+#pragma once
+
+#include <functional>
+
+#include "test/buffers.h"
+
+namespace wobble::test {
+
+/// What a channel must have seen.
+struct Observation {
+    std::string channel;
+    std::function<Values(const Named& before, const Named& after)> values;
+    /// 0 where the values are the bits that the kernel stored; otherwise how many roundings lie between what
+    /// the channel saw and what `values` works out.
+    double roundings = 0;
+};
+
+struct KernelCase {
+    std::string name;  // kernel/shape
+    std::function<std::vector<Operand>()> operands;
+    std::function<void(Context&, Buffers&)> run_float32, run_float64;
+
+    /// Outputs by operand name, from the operands that the kernel reads (as they are after rounding to its
+    /// precision). An entry "|x|" is the scale of output x, for outputs that are small differences of larger
+    /// numbers; without it the scale is the output's largest magnitude.
+    std::function<Named(const Named&)> reference;
+    /// The same formulas, evaluated one operation after the other in each precision: what the arithmetic
+    /// loses when nobody is clever. The yardstick of the kernel's own error.
+    std::function<Named(const Named&)> naive_float32, naive_float64, naive_extended;
+    int64_t terms = 1;          // roundings on the longest way from an input to an output
+    bool wide_outputs = false;  // sums are made in float64 whatever the element type
+
+    std::vector<Observation> observed;  // in the order of launches and, in a launch, of channels
+
+    /// For a backward: the case whose gradient it computes. Operands are tied by name: `x` and `dx`, and what
+    /// forward keeps has one name in both.
+    std::string forward;
+    double loss_weight = 0;  // what each loss counts in the gradient, where no operand says so
+    bool small = true;       // cheap enough for checks that run it many times
+
+    Buffers make(Precision precision) const { return Buffers(operands(), precision); }
+    void run(Context& context, Buffers& buffers, Precision precision) const {
+        (precision == Precision::Float32 ? run_float32 : run_float64)(context, buffers);
+    }
+};
+
+const std::vector<KernelCase>& kernel_cases();
+/// The case of that name, which must exist.
+const KernelCase& kernel_case(const std::string& name);
+
+// What the table is made of, by kernel.
+void add_row_cases(std::vector<KernelCase>& table);        // embedding, layer norm, classifier
+void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
+void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
+void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums
+
+// ------------------------------------------------------------------------------------- writing a case
+/// n numbers, roughly normal, that float32 holds exactly; the same for the same seed.
+Values random_values(const std::string& seed, int64_t n, double deviation = 1, double mean = 0);
+/// n integers in [0, below).
+Values random_indices(const std::string& seed, int64_t n, int64_t below);
+
+/// "kernel/B3_T5" from a kernel's name and pairs of letter and size.
+template <class... Sizes>
+std::string label(std::string kernel, Sizes... sizes) {
+    kernel += "/";
+    bool letter = true;
+    const auto add = [&](auto part) {
+        if constexpr (std::is_arithmetic_v<decltype(part)>) kernel += std::to_string(part) + "_";
+        else kernel += part;
+        letter = !letter;
+    };
+    (add(sizes), ...);
+    if (kernel.back() == '_') kernel.pop_back();
+    return kernel;
+}
+
+inline Operand in(const std::string& name, Values values, Kind kind = Kind::Element) {
+    const int64_t n = int64_t(values.size());
+    return {name, kind, Use::In, n, std::move(values)};
+}
+inline Operand in_out(const std::string& name, Values values, Kind kind = Kind::Element) {
+    const int64_t n = int64_t(values.size());
+    return {name, kind, Use::InOut, n, std::move(values)};
+}
+inline Operand out(const std::string& name, int64_t n, Kind kind = Kind::Element) {
+    return {name, kind, Use::Out, n, {}};
+}
+
+/// run(context, buffers, T{}) for each precision.
+template <class F>
+void set_run(KernelCase& c, F run) {
+    c.run_float32 = [run](Context& context, Buffers& buffers) { run(context, buffers, float{}); };
+    c.run_float64 = [run](Context& context, Buffers& buffers) { run(context, buffers, double{}); };
+}
+/// naive(inputs, T{}) for each precision.
+template <class F>
+void set_naive(KernelCase& c, F naive) {
+    c.naive_float32 = [naive](const Named& given) { return naive(given, float{}); };
+    c.naive_float64 = [naive](const Named& given) { return naive(given, double{}); };
+    using Extended = long double;
+    c.naive_extended = [naive](const Named& given) { return naive(given, Extended{}); };
+}
+
+/// The channel saw every element of an operand, as it lies there after the run.
+Observation sees(const std::string& channel, const std::string& operand);
+
+/// The first of the names that is among the operands; empty where none is.
+Values any_of(const Named& given, std::initializer_list<const char*> names);
+double largest_magnitude(const Values& values);
+
+}  // namespace wobble::test

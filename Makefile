@@ -67,22 +67,55 @@ endif
 # ---------------------------------------------------------------------------------------------------------- sources
 LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes run,$(d)/*.cu $(d)/*.cpp))
 TEST_SRC := $(wildcard test/*.cu test/*.cpp)
+BENCH_SRC := $(wildcard bench/*.cu bench/*.cpp)
 object    = $(patsubst %,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call object,$(LIB_SRC))
 TEST_OBJ := $(call object,$(TEST_SRC))
+BENCH_OBJ := $(call object,$(BENCH_SRC))
+
+# ----------------------------------------------------------------------------------------------------- dependencies
+# $(call need,CHECK,PACKAGES) installs PACKAGES where the command CHECK fails, or prints the command that does.
+define need
+@{ $(1); } >/dev/null 2>&1 || { \
+  if [ $$(id -u) = 0 ]; then root=; else root=sudo; fi; \
+  if command -v apt-get >/dev/null && { [ -z "$$root" ] || command -v sudo >/dev/null; }; then \
+    echo "install $(2)"; \
+    $$root apt-get -qq update && \
+    $$root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(2) >/dev/null; \
+  else \
+    echo "make: packages are missing; on Debian or Ubuntu: sudo apt-get install $(2)" >&2; exit 1; \
+  fi; }
+endef
+hash := \#
+headers = printf '%s\n' $(foreach h,$(1),'$(hash)if !__has_include(<$(h)>)' '$(hash)error' '$(hash)endif') | $(CXX) -x c++ -fopenmp -E -
+
+BUILD_PACKAGES := g++ libsqlite3-dev libcli11-dev nlohmann-json3-dev librandom123-dev zlib1g-dev
+BUILD_HEADERS  := omp.h sqlite3.h CLI/CLI.hpp nlohmann/json.hpp Random123/philox.h zlib.h
+
+.PHONY: build-packages test-packages bench-packages demo-packages
+build-packages: ; $(call need,$(call headers,$(BUILD_HEADERS)),$(BUILD_PACKAGES))
+test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h),libgtest-dev)
+bench-packages: build-packages ; $(call need,$(call headers,benchmark/benchmark.h),libbenchmark-dev)
+# The demo goes on without them, with other text.
+demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
 # --------------------------------------------------------------------------------------------------------- programs
-.PHONY: train demo test bench format clean deps test-deps demo-deps
-train: deps
-	@$(MAKE) -j$(JOBS) $(BIN)/train
+.PHONY: train demo test bench format clean
+train: build-packages
+	@$(MAKE) -j$(JOBS) $(OBJ)/train
+	@mkdir -p $(BIN) && ln -f $(OBJ)/train $(BIN)/train
 
-$(BIN)/train: $(OBJ)/train.cu.o $(LIB_OBJ)
+$(OBJ)/train: $(OBJ)/train.cu.o $(LIB_OBJ)
 	@echo "link    $@"
 	@$(LINK) $^ $(LDLIBS) -o $@
 
 $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 	@echo "link    $@"
 	@$(LINK) $^ -lgtest -lgtest_main $(LDLIBS) -o $@
+
+$(OBJ)/bench/bench: $(BENCH_OBJ) $(LIB_OBJ)
+	@echo "link    $@"
+	@$(LINK) $^ -lbenchmark $(LDLIBS) -o $@
 
 $(OBJ)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
@@ -96,14 +129,40 @@ $(OBJ)/%.cpp.o: %.cpp Makefile
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
 
-test: test-deps
-	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(BIN)/train
-	@WOBBLE_TRAIN=$(BIN)/train $(OBJ)/test/tests --gtest_brief=1
+# ------------------------------------------------------------------------------------------------------ test, bench
+# The last line says how many tests passed and failed.
+test: test-packages
+	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/train
+	@WOBBLE_TRAIN=$(abspath $(OBJ)/train) $(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
+	status=$$?; \
+	total=$$(grep -m1 -o '"tests": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
+	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
+	echo "$$((total - failed)) passed, $$failed failed"; exit $$status
 
-# ----------------------------------------------------------------------------------------------------- dependencies
-deps: ; @true
-test-deps: ; @true
+bench: bench-packages
+	@$(MAKE) -j$(JOBS) $(OBJ)/bench/bench
+	@$(OBJ)/bench/bench
 
+# ------------------------------------------------------------------------------------------------------------- demo
+DEMO_TEXT := $(BUILD)/demo_text
+DEMO_RUNS := $(if $(filter .,$(PLAIN_BIN)),runs,$(BUILD)/runs)
+
+demo: train demo-packages
+	@sh data/make_demo_text.sh $(DEMO_TEXT)
+	@run=$(DEMO_RUNS)/demo; n=2; while [ -e $$run ]; do run=$(DEMO_RUNS)/demo-$$n; n=$$((n + 1)); done; \
+	set -e; echo; \
+	$(BIN)/train --run $$run --data 'text:$(DEMO_TEXT)/kjv.txt?split=%' --holdout 0.05 \
+	    --val 'fortunes=text:$(DEMO_TEXT)/fortunes.txt?split=%' \
+	    --layers 4 --heads 4 --channels 128 --context 64 --batch 12 --steps 3000 --eval-every 1000; \
+	echo; echo "Evaluated on all of the held-out text:"; \
+	$(BIN)/train eval $$run --eval-sequences 0; \
+	echo; echo "A sample:"; echo; \
+	$(BIN)/train sample $$run --prompt "In the beginning" --tokens 400; \
+	echo; echo "The run is in $$run: config.toml, run.db, checkpoints/."; \
+	echo "More text:       $(BIN)/train sample $$run --prompt 'And God said'"; \
+	echo "Its loss curve:  sqlite3 $$run/run.db 'select step, loss from steps where step % 100 = 0'"
+
+# ------------------------------------------------------------------------------------------------------ housekeeping
 format:
 	clang-format -i $$(git ls-files '*.cu' '*.cpp' '*.h')
 

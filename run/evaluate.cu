@@ -16,14 +16,15 @@ std::vector<HeldOut> open_held_out(const Options& o, int vocab) {
     std::vector<HeldOut> sets;
     // The order of evaluation is always the same (seed 0), so that runs with other data seeds can be
     // compared.
-    DatasetOptions how{.context = int(o.context), .vocab = int(o.vocab), .seed = 0};
+    const DatasetOptions how{.context = int(o.context), .vocab = int(o.vocab), .seed = 0};
+    if (holdout_share(o) > 0) {
+        DatasetOptions kept = how;
+        kept.holdout = holdout_share(o), kept.part = Part::HeldOut;
+        sets.push_back({"held_out", Dataset::open(o.data, kept)});
+    }
     for (const std::string& val : o.val) {
         const size_t equals = val.find('=');
         sets.push_back({val.substr(0, equals), Dataset::open(val.substr(equals + 1), how)});
-    }
-    if (o.val.empty() && o.holdout > 0) {
-        how.holdout = o.holdout, how.part = Part::HeldOut;
-        sets.push_back({"held_out", Dataset::open(o.data, how)});
     }
     for (const HeldOut& set : sets) {
         if (set.data.vocab() > vocab) {
@@ -91,7 +92,10 @@ Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads
 void run_evaluation(const Command& command) {
     const int64_t batch = 16;
     Trained trained = load_trained(command.run, command.checkpoint, command.options.threads, batch);
-    if (!command.options.val.empty()) trained.options.val = command.options.val;
+    if (!command.options.val.empty()) {
+        trained.options.val = command.options.val;
+        trained.options.holdout = 0;
+    }
     const std::vector<HeldOut> sets = open_held_out(trained.options, int(trained.model.config().vocab));
     if (sets.empty()) {
         throw UserError(

@@ -17,7 +17,7 @@ void for_each_option(O& o, Visit&& visit) {
         "or a mixture 0.8*text:a.txt+0.2*text:b.txt");
     visit("val", o.val, Free, "NAME=SPEC of held-out data; may be given several times");
     visit("holdout", o.holdout, Fixed,
-          "Without --val: the share of every source of --data kept for evaluation");
+          "Share of every source of --data kept for evaluation; -1: 0.05 without --val, 0 with it");
     visit("vocab", o.vocab, Fixed, "Vocabulary V of token shards; 0: 50257");
 
     visit.group("Model (GPT-2)");

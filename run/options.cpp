@@ -40,7 +40,7 @@ void check(const Options& o) {
     at_least(o.stop_after, 0, "--stop-after"), at_least(o.log_every, 0, "--log-every");
     at_least(o.threads, 0, "--threads");
     within(o.lr, 0, 1e6, "--lr"), within(o.final_lr, 0, 1.0001, "--final-lr"),
-        within(o.holdout, 0, 1, "--holdout");
+        within(holdout_share(o), 0, 1, "--holdout");
     within(o.beta1, 0, 1, "--beta1"), within(o.beta2, 0, 1, "--beta2"), within(o.epsilon, 0, 1, "--epsilon");
     within(o.weight_decay, 0, 1e6, "--weight-decay"), within(o.clip, 0, 1e30, "--clip");
     check(model_config(o, 1));
@@ -54,6 +54,8 @@ void check(const Options& o) {
                   "--val " + v + " has no name; expected NAME=SPEC, for example held_out=text:FILE");
     }
 }
+
+double holdout_share(const Options& o) { return o.holdout >= 0 ? o.holdout : o.val.empty() ? 0.05 : 0; }
 
 ModelConfig model_config(const Options& o, int64_t vocab) {
     return {

@@ -16,7 +16,7 @@ struct Options {
     // Data
     std::string data = "synthetic:markov?order=1&vocab=64&seed=1";
     std::vector<std::string> val;  // NAME=SPEC
-    double holdout = 0.05;
+    double holdout = -1;  // negative: 0.05 without --val, 0 with it
     int64_t vocab = 0;
     // Model
     int64_t context = 64, layers = 4, heads = 4, channels = 128;
@@ -51,6 +51,9 @@ struct OptionValue {
 };
 /// All options, in the order of the table.
 std::vector<OptionValue> values_of(const Options& options);
+
+/// The share of --data that is kept for evaluation.
+double holdout_share(const Options& options);
 
 /// Parts of the options as the modules take them.
 ModelConfig model_config(const Options& options, int64_t vocab);

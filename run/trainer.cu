@@ -12,12 +12,12 @@ namespace wobble {
 namespace {
 
 Dataset open_training_data(const Options& o) {
-    const bool split = o.val.empty() && o.holdout > 0;
+    const double holdout = holdout_share(o);
     return Dataset::open(o.data, {.context = int(o.context),
                                   .vocab = int(o.vocab),
                                   .seed = o.data_seed,
-                                  .holdout = split ? o.holdout : 0,
-                                  .part = split ? Part::Train : Part::All});
+                                  .holdout = holdout,
+                                  .part = holdout > 0 ? Part::Train : Part::All});
 }
 
 }  // namespace

@@ -38,16 +38,18 @@ struct LayerNormForward {
         const A rough = team.sum(sum) / A(C);
 
         // The second pass also adds up the deviations themselves: what the first mean lost to rounding is put
-        // back, so a mean thousands of times the spread does no harm.
+        // back, so a mean thousands of times the spread does no harm. Squares are added up as shares of their
+        // mean, so that the sum does not overflow before the variance does.
+        const A share = A(1) / A(C);
         Sum<Team, A> deviations, squares;
         team.each(C, [&](auto at) {
             const auto d = load(in, at) - rough;
             deviations += d;
-            squares += d * d;
+            squares += d * (d * share);
         });
         const A correction = team.sum(deviations) / A(C);
         const A mu = rough + correction;
-        const A variance = team.sum(squares) / A(C) - correction * correction;
+        const A variance = team.sum(squares) - correction * correction;
         const A r = A(1) / std::sqrt((variance > A(0) || variance != variance ? variance : A(0)) + epsilon);
 
         team.each(C, [&](auto at) {

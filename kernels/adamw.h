@@ -35,7 +35,7 @@ struct AdamW {
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;
-        Sum<Team, A> updates, weights;
+        Sum<Team, double> updates, weights;
         team.each(flat_row_length(row, n), [&](auto at) {
             const auto g = load(gradient + first, at) * clip;
             const auto new_m = load(m + first, at) * beta1 + g * one_minus_beta1;
@@ -47,15 +47,15 @@ struct AdamW {
             store(m + first, at, new_m);
             store(v + first, at, new_v);
             store(weight + first, at, new_w);
-            updates += update * update;
-            weights += new_w * new_w;
+            updates += widen(update) * widen(update);
+            weights += widen(new_w) * widen(new_w);
             probe.observe(Gradient, row, at, g);
             probe.observe(Update, row, at, update);
         });
-        const A update_sum = team.sum(updates), weight_sum = team.sum(weights);
+        const double update_sum = team.sum(updates), weight_sum = team.sum(weights);
         if (team.leads()) {
-            update_squares[row] = double(update_sum);
-            weight_squares[row] = double(weight_sum);
+            update_squares[row] = update_sum;
+            weight_squares[row] = weight_sum;
         }
     }
 };

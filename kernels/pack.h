@@ -156,6 +156,11 @@ WOBBLE_PACK_OPERATOR(*)
 WOBBLE_PACK_OPERATOR(/)
 #undef WOBBLE_PACK_OPERATOR
 
+template <int N, class T>
+HD Pack<double, N> widen(Pack<T, N> a) {
+    return generate<double, N>([&](int i) { return double(a.v[i]); });
+}
+
 /// a < b ? x : y, element by element. A comparison with NaN is false, so NaN in `a` or `b` gives y.
 template <class T, int N>
 HD Pack<T, N> where_less(Pack<T, N> a, Pack<T, N> b, Pack<T, N> x, Pack<T, N> y) {

@@ -83,9 +83,8 @@ struct SquaredSum {
         const T* in = x + row * flat_row;
         Sum<Team, double> sum;
         team.each(flat_row_length(row, n), [&](auto at) {
-            const auto value = load(in, at);
-            const auto wide = generate<double, at.width>([&](int i) { return double(value[i]); });
-            sum += wide * wide;
+            const auto value = widen(load(in, at));
+            sum += value * value;
         });
         const double total = team.sum(sum);
         if (team.leads()) {

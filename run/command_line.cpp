@@ -20,7 +20,10 @@ struct AddFlags {
     void group(const char* name) { title = name; }
     template <class T>
     void operator()(const char* name, T& value, OnResume, const char* help) {
-        app.add_option("--" + std::string(name), value, help)->group(title)->capture_default_str();
+        app.add_option("--" + std::string(name), value, help)
+            ->group(title)
+            ->capture_default_str()
+            ->take_last();
     }
     void operator()(const char* name, bool& value, OnResume, const char* help) {
         app.add_flag("--" + std::string(name) + ",!--no-" + name, value, help)->group(title);

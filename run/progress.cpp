@@ -13,6 +13,15 @@ Progress::Progress(int64_t first_step, int64_t last_step, int64_t log_every)
       every_(log_every > 0 ? log_every : std::max<int64_t>(1, (last_step - first_step) / 40)),
       live_(log_every == 0 && isatty(STDOUT_FILENO)) {}
 
+namespace {
+
+/// NaN without its sign.
+double printable(double x) {
+    return std::isnan(x) ? std::fabs(x) : x;
+}
+
+}  // namespace
+
 void Progress::step(const StepRow& row) {
     seconds_per_step_ = seconds_per_step_ == 0 ? row.seconds : 0.95 * seconds_per_step_ + 0.05 * row.seconds;
     const bool last = row.step == last_step_;
@@ -25,7 +34,7 @@ void Progress::step(const StepRow& row) {
     std::snprintf(text, sizeof text,
                   "step %*lld/%lld  loss %7.4f  lr %.2e  grad norm %8.3g  %9s tokens/s  %s left",
                   int(std::to_string(last_step_).size()), static_cast<long long>(row.step),
-                  static_cast<long long>(last_step_), row.loss, row.lr, row.grad_norm,
+                  static_cast<long long>(last_step_), printable(row.loss), row.lr, printable(row.grad_norm),
                   with_commas(std::llround(row.tokens_per_second)).c_str(),
                   duration(seconds_per_step_ * double(last_step_ - row.step)).c_str());
     if (live_) {

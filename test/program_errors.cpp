@@ -1,0 +1,141 @@
+// Bad input: one clear line, exit status 2, nothing left behind.
+
+#include <algorithm>
+#include <fstream>
+
+#include "test/program.h"
+
+namespace wobble::test {
+
+namespace {
+
+const std::string small =
+    " --data 'synthetic:markov?order=1&vocab=32&seed=3' --layers 1 --heads 2 --channels 16 --context 8 "
+    "--batch 2"
+    " --eval-sequences 4 --log-every 1000 ";
+
+class Errors : public Program {
+  protected:
+    /// The program refuses, in one line on stderr that holds each of `words`, and leaves no run.
+    void refuses(const std::string& arguments, const std::vector<std::string>& words) {
+        const Outcome o = train(arguments);
+        EXPECT_EQ(o.status, 2) << arguments << "\n" << o.out << o.err;
+        EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+        for (const std::string& word : words)
+            EXPECT_NE(o.err.find(word), std::string::npos) << word << " in: " << o.err;
+        EXPECT_FALSE(std::filesystem::exists(path("runs"))) << arguments;
+        EXPECT_FALSE(std::filesystem::exists(path("new"))) << arguments;
+    }
+    void flip_byte(const std::filesystem::path& file) {
+        std::fstream f(file, std::ios::in | std::ios::out | std::ios::binary);
+        f.seekg(-5, std::ios::end);
+        const int byte = f.get();
+        f.seekp(-5, std::ios::end);
+        f.put(char(byte ^ 4));
+    }
+};
+
+TEST_F(Errors, InFlagsNameTheFlag) {
+    refuses("--layer 3", {"--layer is not a flag", "did you mean --layers?"});
+    refuses("--frobnicate", {"--frobnicate is not a flag", "--help"});
+    refuses("--steps many", {"--steps", "many"});
+    refuses("--steps 0", {"--steps is 0", "at least 1"});
+    refuses("--lr -1", {"--lr is -1"});
+    refuses("--lr nan", {"--lr is nan"});
+    refuses("--beta2 1", {"--beta2 is 1", "less than 1"});
+    refuses("--schedule cosin", {"--schedule cosin", "cosine"});
+    refuses("--device tpu", {"--device tpu", "cpu"});
+    refuses("--device cuda", {"--device cuda"});
+    refuses("--on-nonfinite ignore", {"--on-nonfinite ignore", "skip"});
+    refuses("trian", {"'trian' is not a command", "sample"});
+    refuses("--heads 3 --channels 128", {"--heads 3 does not divide --channels 128", "--heads 2"});
+    refuses("--heads 0", {"--heads is 0"});
+    refuses("--val text:x", {"--val text:x", "NAME=SPEC"});
+    refuses("--config nowhere.toml", {"nowhere.toml"});
+    refuses("--resume nowhere", {"--resume nowhere", "no run"});
+    refuses("sample nowhere", {"nowhere holds no run"});
+}
+
+TEST_F(Errors, InDataNameTheFile) {
+    write("empty.txt", "");
+    write("short.txt", "hello");
+    write("shard.bin", std::string("\xff\xff\x01\x00", 4) + std::string(400, 'x'));
+    refuses("--run new --data text:missing.txt", {"missing.txt"});
+    refuses("--run new --data text:empty.txt", {"empty.txt"});
+    refuses("--run new --data text:short.txt --holdout 0", {"short.txt", "64", "--context"});
+    refuses("--run new --data tokens:shard.bin", {"shard.bin", "65535", "50257"});
+    refuses("--run new --data nonsense", {"nonsense"});
+    refuses("--run new --data synthetic:zebra", {"zebra", "markov"});
+    refuses("--run new --val a=text:missing.txt" + small, {"missing.txt"});
+    refuses("--run new --val 'a=synthetic:markov?order=1&vocab=64&seed=3'" + small,
+            {"vocabulary of 64", "32"});
+}
+
+TEST_F(Errors, WhereTheRunCannotBeWritten) {
+    write("file", "x");
+    refuses("--run file/new --steps 1" + small, {"file/new"});
+    ASSERT_EQ(train("--run taken --steps 1" + small).status, 0);
+    refuses("--run taken --steps 1" + small, {"taken exists already", "--resume taken"});
+}
+
+TEST_F(Errors, OnResumeNameWhatMayNotChange) {
+    ASSERT_EQ(train("--run r --steps 4 --stop-after 2" + small).status, 0);
+    const std::string before = checkpoint("r");
+    refuses("--resume r --layers 2", {"--layers is 2", "started with 1"});
+    refuses("--resume r --batch 5", {"--batch is 5"});
+    refuses("--resume r --config r/config.toml", {"--resume and --config"});
+    EXPECT_EQ(checkpoint("r"), before);
+    EXPECT_EQ(train("--resume r --threads 1 --steps 5").status, 0);
+}
+
+TEST_F(Errors, InCheckpointsFallBackOrAreNamed) {
+    ASSERT_EQ(train("--run r --steps 4 --checkpoint-every 2 --keep 0" + small).status, 0);
+    flip_byte(path("r/checkpoints/step-00000004/model.safetensors"));
+    const Outcome fell_back = train("--resume r");
+    EXPECT_EQ(fell_back.status, 0) << fell_back.err;
+    EXPECT_NE(fell_back.out.find("warning:"), std::string::npos) << fell_back.out;
+    EXPECT_NE(fell_back.out.find("from step 2"), std::string::npos) << fell_back.out;
+
+    flip_byte(path("r/checkpoints/step-00000004/model.safetensors"));
+    std::filesystem::resize_file(path("r/checkpoints/step-00000002/state.safetensors"), 100);
+    refuses("--resume r", {"step-00000004/model.safetensors", "checksum", "steps 2, 4"});
+    refuses("sample r --checkpoint 4", {"model.safetensors", "checksum"});
+    refuses("sample r --checkpoint 3", {"3", "2", "4"});
+}
+
+TEST_F(Errors, OnAFullDiskLeaveTheLastCheckpointInUse) {
+    ASSERT_EQ(train("--run r --steps 4 --stop-after 2" + small).status, 0);
+    const std::string before = checkpoint("r");
+    // No file may grow beyond 8 blocks: the checkpoint does not fit.
+    const Outcome o = train("--resume r", "trap '' XFSZ; ulimit -f 8; ");
+    EXPECT_EQ(o.status, 2) << o.out << o.err;
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+    EXPECT_EQ(checkpoint("r"), before);
+    EXPECT_EQ(train("--resume r").status, 0);
+}
+
+TEST_F(Errors, OfTwoProcessesInOneRunStopTheSecond) {
+    ASSERT_EQ(train("--run r --steps 4 --stop-after 2" + small).status, 0);
+    const Outcome o = train("--resume r", "flock -n r/.lock sleep 1 & sleep 0.2; ");
+    EXPECT_EQ(o.status, 2) << o.out;
+    EXPECT_NE(o.err.find("another process"), std::string::npos) << o.err;
+}
+
+TEST_F(Errors, InSamplingNameTheFlag) {
+    ASSERT_EQ(train("--run r --steps 1" + small).status, 0);
+    const auto refuses_sample = [&](const std::string& arguments, const std::string& words) {
+        const Outcome o = train("sample r " + arguments);
+        EXPECT_EQ(o.status, 2) << arguments;
+        EXPECT_NE(o.err.find(words), std::string::npos) << o.err;
+    };
+    refuses_sample("--prompt hello", "token numbers");
+    refuses_sample("--prompt 99", "from 0 to 31");
+    refuses_sample("--temperature -1", "--temperature");
+    refuses_sample("--tokens -1", "--tokens");
+    refuses_sample("--top-k -1", "--top-k");
+    refuses_sample("--prompts 1", "did you mean --prompt?");
+}
+
+}  // namespace
+
+}  // namespace wobble::test

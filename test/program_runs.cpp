@@ -1,0 +1,150 @@
+// What ./train promises about whole runs: the same command gives the same bits, also when it is interrupted,
+// killed and resumed, on any number of threads.
+
+#include <signal.h>
+
+#include <random>
+
+#include "test/program.h"
+
+namespace wobble::test {
+
+namespace {
+
+// A small model on data that needs no file.
+const std::string small =
+    " --data 'synthetic:markov?order=1&vocab=32&seed=3' --layers 2 --heads 2 --channels 32 --context 16 "
+    "--batch 4"
+    " --warmup 5 --eval-sequences 8 --log-every 1000 ";
+
+using Runs = Program;
+
+TEST_F(Runs, LeaveConfigurationDatabaseAndCheckpoint) {
+    const Outcome o = train("--run r --steps 12 --eval-every 5" + small);
+    ASSERT_EQ(o.status, 0) << o.err;
+    EXPECT_NE(read("r/config.toml").find("layers = 2"), std::string::npos);
+    EXPECT_EQ(query("r", "select count(*) from steps"), 12);
+    EXPECT_EQ(query("r", "select sum(applied and finite) from steps"), 12);
+    EXPECT_EQ(query("r", "select count(*) from batches"), 12 * 4);
+    EXPECT_EQ(query("r", "select count(*) from evals"), 3);  // after 5, 10 and 12
+    EXPECT_TRUE(std::filesystem::exists(path("r/checkpoints/step-00000012/model.safetensors")));
+}
+
+TEST_F(Runs, StoppedAndResumedGiveTheBitsOfOneRun) {
+    ASSERT_EQ(train("--run whole --steps 40 --threads 1" + small).status, 0);
+    ASSERT_EQ(train("--run parts --steps 40 --stop-after 20 --threads 2" + small).status, 0);
+    EXPECT_EQ(query("parts", "select max(step) from steps"), 20);
+    ASSERT_EQ(train("--resume parts").status, 0);
+    EXPECT_EQ(query("parts", "select count(*) from steps"), 40);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("parts"));
+    EXPECT_EQ(query("whole", "select sum(loss) from steps"), query("parts", "select sum(loss) from steps"));
+    EXPECT_EQ(query("whole", "select sum(offset * row) from batches"),
+              query("parts", "select sum(offset * row) from batches"));
+}
+
+TEST_F(Runs, DoNotDependOnTheNumberOfThreads) {
+    std::string first;
+    for (const char* threads : {"1", "2", "3", "7"}) {
+        const std::string run = std::string("r") + threads;
+        ASSERT_EQ(train("--run " + run + " --accum 2 --steps 6 --threads " + threads + small).status, 0);
+        if (first.empty()) first = checkpoint(run);
+        EXPECT_EQ(checkpoint(run), first) << threads << " threads";
+    }
+}
+
+TEST_F(Runs, RepeatFromTheirOwnConfiguration) {
+    ASSERT_EQ(train("--run first --steps 8 --seed 42 --lr 0.003" + small).status, 0);
+    ASSERT_EQ(train("--config first/config.toml --run second").status, 0);
+    EXPECT_EQ(checkpoint("first"), checkpoint("second"));
+}
+
+TEST_F(Runs, DifferWithTheSeeds) {
+    ASSERT_EQ(train("--run a --steps 3" + small).status, 0);
+    ASSERT_EQ(train("--run b --steps 3 --init-seed 2" + small).status, 0);
+    ASSERT_EQ(train("--run c --steps 3 --data-seed 2" + small).status, 0);
+    EXPECT_NE(checkpoint("a"), checkpoint("b"));
+    EXPECT_NE(checkpoint("a"), checkpoint("c"));
+}
+
+TEST_F(Runs, FinishTheStepAndSaveItOnInterrupt) {
+    ASSERT_EQ(train("--run whole --steps 3000 --checkpoint-every 0" + small).status, 0);
+    const Outcome o = train_and_signal("--run cut --steps 3000 --checkpoint-every 0" + small, SIGINT, 300);
+    ASSERT_EQ(o.status, 130) << o.out << o.err;
+    const double reached = query("cut", "select max(step) from steps");
+    EXPECT_LT(reached, 3000);
+    EXPECT_NE(o.out.find("go on with ./train --resume cut"), std::string::npos) << o.out;
+    ASSERT_EQ(train("--resume cut").status, 0);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("cut"));
+}
+
+TEST_F(Runs, SurviveBeingKilledAtAnyMoment) {
+    const std::string plan = " --steps 400 --checkpoint-every 3 --keep 1" + small;
+    ASSERT_EQ(train("--run whole" + plan).status, 0);
+    std::mt19937 random(7);
+    int kills = 0;
+    bool begun = false;
+    for (int attempt = 0; attempt < 20; ++attempt) {
+        begun = begun || std::filesystem::exists(path("killed/config.toml"));
+        const Outcome o =
+            train_and_signal(begun ? "--resume killed" : "--run killed" + plan, SIGKILL, int(random() % 120));
+        if (o.status == 0) break;
+        ASSERT_EQ(o.status, 128 + SIGKILL) << o.err;
+        ++kills;
+    }
+    EXPECT_GE(kills, 3);
+    ASSERT_EQ(train("--resume killed").status, 0);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("killed"));
+    EXPECT_EQ(query("killed", "select count(*) from steps"), 400);
+    EXPECT_EQ(query("whole", "select sum(loss) from steps"), query("killed", "select sum(loss) from steps"));
+}
+
+TEST_F(Runs, KeepAsManyCheckpointsAsAsked) {
+    ASSERT_EQ(train("--run r --steps 10 --checkpoint-every 2 --keep 3" + small).status, 0);
+    std::vector<std::string> names;
+    for (const auto& e : std::filesystem::directory_iterator(path("r/checkpoints")))
+        names.push_back(e.path().filename());
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(names, (std::vector<std::string>{"step-00000006", "step-00000008", "step-00000010"}));
+}
+
+TEST_F(Runs, StopBeforeANonFiniteUpdateAndSayWhereItBegan) {
+    // A learning rate beyond reason drives the weights out of float32 within a few steps.
+    const std::string plan = " --steps 50 --lr 1e5 --warmup 0 --clip 0 --weight-decay 1000" + small;
+    const Outcome o = train("--run r" + plan);
+    ASSERT_EQ(o.status, 3) << o.out << o.err;
+    EXPECT_NE(o.out.find("is not finite, first at "), std::string::npos) << o.out;
+    EXPECT_NE(o.out.find("the update was not applied"), std::string::npos) << o.out;
+    EXPECT_EQ(query("r", "select count(*) from steps where not finite and not applied"), 1);
+    EXPECT_EQ(query("r", "select loss is null or grad_norm is null from steps where not finite"), 1);
+    EXPECT_EQ(train("sample r --prompt 1 --tokens 3").status, 0)
+        << "the last good weights must still be usable";
+
+    const Outcome skipped = train("--run s --on-nonfinite skip" + plan);
+    EXPECT_EQ(skipped.status, 0) << skipped.err;
+    EXPECT_EQ(query("s", "select count(*) from steps"), 50);
+}
+
+TEST_F(Runs, SampleTheSameTextFromTheSameSeed) {
+    ASSERT_EQ(train("--run r --steps 5" + small).status, 0);
+    // More tokens than the context is long.
+    const std::string sample = "sample r --prompt '1 2 3' --tokens 40 ";
+    const Outcome a = train(sample), b = train(sample + "--threads 1"), c = train(sample + "--seed 2");
+    ASSERT_EQ(a.status, 0) << a.err;
+    EXPECT_EQ(a.out, b.out);
+    EXPECT_NE(a.out, c.out);
+    EXPECT_EQ(train(sample + "--temperature 0").out, train(sample + "--top-k 1 --seed 9").out);
+}
+
+TEST_F(Runs, AreEvaluatedToTheLossThatTrainingRecorded) {
+    ASSERT_EQ(train("--run r --steps 5" + small).status, 0);
+    const Outcome o = train("eval r --eval-sequences 8 --json");
+    ASSERT_EQ(o.status, 0) << o.err;
+    const size_t at = o.out.find("\"loss\": ");
+    ASSERT_NE(at, std::string::npos) << o.out;
+    // Another batch size only regroups the float64 sum of the rows.
+    EXPECT_NEAR(std::stod(o.out.substr(at + 8)), query("r", "select loss from evals"), 1e-6);
+}
+
+}  // namespace
+
+}  // namespace wobble::test

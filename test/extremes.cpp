@@ -40,7 +40,7 @@ class Extreme {
     Named expected() const { return case_.reference(given()); }
     Named run() const {
         Buffers buffers(operands_, precision_);
-        Context context(2);
+        Context context(1);
         case_.run(context, buffers, precision_);
         EXPECT_EQ(buffers.damage(), "");
         return buffers.values();

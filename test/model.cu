@@ -1,0 +1,321 @@
+// The whole model: loss and gradients against the float64 reference and finite differences, micro-batches,
+// the key-value cache, and the same bits whatever the threads and whoever looks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/gpt.h"
+#include "optim/optimizer.h"
+#include "probes/recorder.h"
+#include "test/kernel_cases.h"
+
+namespace wobble::test {
+namespace {
+
+struct Shape {
+    int64_t V, T, L, H, C;  // T: the longest context
+    int64_t B, length;      // of the batch
+
+    ModelConfig config() const { return {.vocab = V, .context = T, .layers = L, .heads = H, .channels = C}; }
+    std::string name() const {
+        return label("model", "V", V, "T", T, "L", L, "H", H, "C", C, "B", B, "length", length);
+    }
+};
+
+const Shape shapes[] = {{.V = 2, .T = 1, .L = 1, .H = 1, .C = 7, .B = 1, .length = 1},
+                        {.V = 11, .T = 5, .L = 1, .H = 1, .C = 7, .B = 3, .length = 5},
+                        {.V = 65, .T = 40, .L = 2, .H = 6, .C = 48, .B = 3, .length = 33},
+                        {.V = 257, .T = 6, .L = 3, .H = 4, .C = 40, .B = 1, .length = 5}};
+
+/// A reference model, a batch with some targets left out, and the model under test with the same weights.
+template <class T>
+struct Pair {
+    Shape shape;
+    reference::Gpt2 expected;
+    reference::Tokens tokens, targets;
+    double scale;  // 1 / targets
+    Gpt<T> model;
+
+    explicit Pair(const Shape& s)
+        : shape(s), expected{s.V, s.T, s.L, s.H, s.C, {}}, model(s.config(), s.B, true) {
+        expected.initialise(17, 0.2);
+        for (const Parameter& p : model.table().parameters) {
+            Values& values = expected.parameters.at(p.name);
+            for (double& x : values) x = double(float(x));
+            std::copy(values.begin(), values.end(), model.weights() + p.offset);
+        }
+        const int64_t rows = s.B * s.length;
+        const Values in = random_indices(s.name(), rows, s.V),
+                     out = random_indices(s.name() + "+1", rows, s.V);
+        tokens.assign(in.begin(), in.end());
+        targets.assign(out.begin(), out.end());
+        for (size_t i = 2; i < targets.size(); i += 7) targets[i] = -1;
+        scale = 1 / double(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
+    }
+
+    double forward(Context& context, double gradient_scale) {
+        return model.forward(context, tokens.data(), targets.data(), shape.B, shape.length, gradient_scale);
+    }
+    Values gradient(const Parameter& p) { return reference::values(model.gradients() + p.offset, p.size); }
+    /// Roundings on the longest way through the model and back: the sums of each layer one after the other.
+    double roundings() const {
+        const double layer = double(9 * shape.C + shape.C / shape.H + shape.length);
+        return 2 * double(shape.L) * layer + double(shape.V + shape.C + shape.B * shape.length);
+    }
+};
+
+double largest_difference(const Values& a, const Values& b) {
+    double largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+    return largest;
+}
+
+// --------------------------------------------------------------------------------------------------
+// reference
+/// Loss and every gradient within `tolerance`, relative to the largest gradient of the tensor.
+template <class T>
+void expect_reference(Pair<T>& pair, double tolerance) {
+    SCOPED_TRACE(pair.shape.name());
+    const auto expected = pair.expected.gradient(pair.tokens, pair.targets, pair.shape.B, pair.shape.length);
+    Context context(1);
+    const double loss = pair.forward(context, pair.scale) * pair.scale;
+    EXPECT_NEAR(loss, expected.loss, tolerance * expected.loss);
+    pair.model.backward(context, false);
+    for (const Parameter& p : pair.model.table().parameters) {
+        const Values& gradient = expected.parameters.at(p.name);
+        EXPECT_LE(largest_difference(pair.gradient(p), gradient), tolerance * largest_magnitude(gradient))
+            << p.name;
+    }
+}
+
+TEST(Model, Float64LossAndGradientsAreThoseOfTheReference) {
+    for (const Shape& shape : shapes) {
+        Pair<double> pair(shape);
+        expect_reference(pair, 1e-10);
+    }
+}
+
+// n roundings that are as good as independent err by no more than λ √n units, but for a chance of about
+// 2 exp(-λ²/2) (Higham & Mary 2019); λ = 4.
+TEST(Model, Float32LossAndGradientsAreThoseOfTheReference) {
+    for (const Shape& shape : shapes) {
+        Pair<float> pair(shape);
+        expect_reference(pair, 4 * std::sqrt(pair.roundings()) * 0x1p-24);
+    }
+}
+
+// The tolerance is that of the kernels' finite differences: the difference of the estimates at two steps
+// bounds the truncation, and rounding of a loss of about ln V is amplified by 18/12 over h.
+TEST(Model, Float64GradientAgreesWithFiniteDifferences) {
+    constexpr double h = 0x1p-10;
+    for (const Shape& shape : shapes) {
+        SCOPED_TRACE(shape.name());
+        Pair<double> pair(shape);
+        Context context(1);
+        const double loss = pair.forward(context, pair.scale) * pair.scale;
+        pair.model.backward(context, false);
+        const double rounding = std::sqrt(pair.roundings()) * 0x1p-53 * loss * 1.5 / h;
+        for (const Parameter& p : pair.model.table().parameters) {
+            const Values gradient = pair.gradient(p);
+            for (double chosen : random_indices(p.name, 3, p.size)) {
+                double& weight = pair.model.weights()[p.offset + int64_t(chosen)];
+                const double here = weight;
+                const auto difference = [&](int steps) {
+                    weight = here + steps * h;
+                    const double above = pair.forward(context, 0);
+                    weight = here - steps * h;
+                    const double below = pair.forward(context, 0);
+                    weight = here;
+                    return (above - below) * pair.scale;
+                };
+                const double by_1 = difference(1), by_2 = difference(2), by_4 = difference(4);
+                const double fine = (8 * by_1 - by_2) / (12 * h), coarse = (8 * by_2 - by_4) / (24 * h);
+                const double tolerance = std::abs(fine - coarse) + rounding;
+                ASSERT_LE(tolerance, 1e-5) << "so wide a tolerance would show nothing";
+                EXPECT_NEAR(gradient[size_t(chosen)], fine, tolerance) << p.name << ", element " << chosen;
+            }
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------
+// micro-batches
+TEST(Model, GradientsOfMicroBatchesAddUpToThoseOfTheBatch) {
+    for (const Shape& shape : shapes) {
+        SCOPED_TRACE(shape.name());
+        Pair<float> pair(shape);
+        Context context(1);
+        const double loss = pair.forward(context, pair.scale);
+        pair.model.backward(context, false);
+        std::vector<Values> whole;
+        for (const Parameter& p : pair.model.table().parameters) whole.push_back(pair.gradient(p));
+
+        double sum = 0;
+        for (int64_t b = 0; b < shape.B; ++b) {
+            const int64_t first = b * shape.length;
+            sum += pair.model.forward(context, pair.tokens.data() + first, pair.targets.data() + first, 1,
+                                      shape.length, pair.scale);
+            pair.model.backward(context, b > 0);
+        }
+        EXPECT_NEAR(sum, loss, 1e-6 * loss);
+        for (size_t i = 0; i < whole.size(); ++i) {
+            const Parameter& p = pair.model.table().parameters[i];
+            EXPECT_LE(largest_difference(pair.gradient(p), whole[i]), 1e-6 * largest_magnitude(whole[i]))
+                << p.name;
+        }
+    }
+}
+
+TEST(Model, GapsBetweenTensorsStayZero) {
+    Pair<float> pair(shapes[1]);
+    Context context(1);
+    pair.forward(context, pair.scale);
+    pair.model.backward(context, false);
+    const ParameterTable& table = pair.model.table();
+    int64_t gaps = 0, end = 0;
+    const auto expect_zeros = [&](int64_t to) {
+        for (; end < to; ++end, ++gaps) EXPECT_EQ(pair.model.gradients()[end], 0) << end;
+    };
+    for (const Parameter& p : table.parameters) {
+        expect_zeros(p.offset);
+        end = p.offset + p.size;
+    }
+    expect_zeros(table.buffer_size);
+    EXPECT_GT(gaps, 0);
+}
+
+// -------------------------------------------------------------------------------------------------------
+// cache
+
+/// log Σ e^z - z[target]
+template <class T>
+double loss_of(const T* z, int64_t V, int64_t target) {
+    double sum = 0;
+    const double largest = double(*std::max_element(z, z + V));
+    for (int64_t v = 0; v < V; ++v) sum += std::exp(double(z[v]) - largest);
+    return largest + std::log(sum) - double(z[target]);
+}
+
+/// Appends a sequence token by token; the loss of each possible next token at each position is that of
+/// forward.
+template <class T>
+void expect_append_is_forward(const Shape& shape, double unit) {
+    SCOPED_TRACE(shape.name());
+    Pair<T> pair(shape);
+    Context context(1);
+    const int64_t V = shape.V, n = shape.length;
+    std::vector<std::vector<T>> appended;
+    for (int64_t t = 0; t < n; ++t) {
+        const T* logits = pair.model.append(context, pair.tokens[size_t(t)], t);
+        appended.emplace_back(logits, logits + V);
+    }
+    const Values expected = pair.expected.logits(pair.tokens, 1, n);
+    const double scale = largest_magnitude(expected);
+    const double tolerance = 4 * std::sqrt(pair.roundings()) * unit * scale;
+    for (int64_t v = 0; v < V; ++v) {
+        const reference::Tokens targets(static_cast<size_t>(n), static_cast<int32_t>(v));
+        pair.model.forward(context, pair.tokens.data(), targets.data(), 1, n, 0);
+        for (int64_t t = 0; t < n; ++t) {
+            ASSERT_NEAR(double(appended[size_t(t)][size_t(v)]), expected[size_t(t * V + v)], tolerance);
+            ASSERT_NEAR(double(pair.model.losses()[t]), loss_of(appended[size_t(t)].data(), V, v),
+                        2 * tolerance)
+                << "token " << v << " after position " << t;
+        }
+    }
+}
+
+TEST(Model, AppendingTokenByTokenGivesTheLogitsOfTheWholeSequence) {
+    for (const Shape& shape : shapes) {
+        expect_append_is_forward<float>(shape, 0x1p-24);
+        expect_append_is_forward<double>(shape, 0x1p-53);
+    }
+}
+
+TEST(Model, AppendingAtPositionZeroForgetsWhatWasThere) {
+    Pair<float> pair(shapes[1]);
+    Context context(1);
+    const auto last = [&](std::initializer_list<int32_t> tokens) {
+        const float* logits = nullptr;
+        int64_t position = 0;
+        for (int32_t token : tokens) logits = pair.model.append(context, token, position++);
+        return std::vector<float>(logits, logits + shapes[1].V);
+    };
+    const auto fresh = last({3, 1});
+    last({5, 7, 2, 2});
+    EXPECT_EQ(last({3, 1}), fresh);
+    EXPECT_NE(last({4, 1}), fresh);
+}
+
+// --------------------------------------------------------------------------------------------------------
+// bits
+/// Weights and moments after two steps of two micro-batches each.
+template <class T>
+std::vector<T> train(int threads, Recorder* recorder) {
+    Pair<T> pair(shapes[2]);
+    Optimizer<T> optimizer(pair.model.table(), {});
+    Context context(threads);
+    context.recorder = recorder;
+    const int64_t n = pair.model.table().buffer_size;
+    std::vector<T> result;
+    for (int64_t step = 1; step <= 2; ++step) {
+        for (bool accumulate : {false, true}) {
+            pair.forward(context, pair.scale / 2);
+            pair.model.backward(context, accumulate);
+            std::rotate(pair.tokens.begin(), pair.tokens.begin() + 1, pair.tokens.end());
+        }
+        EXPECT_TRUE(
+            optimizer
+                .step(context, pair.model.weights(), pair.model.gradients(), 1e-2, step, OnNonfinite::Stop)
+                .applied);
+    }
+    for (const T* part : {pair.model.weights(), optimizer.m(), optimizer.v()})
+        result.insert(result.end(), part, part + n);
+    return result;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+template <class T>
+void expect_one_result() {
+    const auto first = train<T>(1, nullptr);
+    EXPECT_TRUE(same_bits(train<T>(1, nullptr), first)) << "again";
+    for (int threads : {2, 3, 7})
+        EXPECT_TRUE(same_bits(train<T>(threads, nullptr), first)) << threads << " threads";
+    for (int threads : {1, 3}) {
+        Recorder recorder;
+        EXPECT_TRUE(same_bits(train<T>(threads, &recorder), first)) << "watched, " << threads << " threads";
+        EXPECT_FALSE(recorder.records().empty());
+        for (const Recorder::Record& r : recorder.records()) EXPECT_EQ(r.moments.nonfinite, 0) << r.site;
+    }
+}
+
+TEST(Model, TrainsToTheSameBitsForEveryNumberOfThreadsWatchedOrNot) {
+    expect_one_result<float>();
+    expect_one_result<double>();
+}
+
+// ----------------------------------------------------------------------------------------------------
+// learning
+TEST(Model, LearnsOneBatchByHeart) {
+    const Shape shape{.V = 17, .T = 12, .L = 2, .H = 2, .C = 32, .B = 2, .length = 12};
+    Pair<float> pair(shape);
+    initialise(pair.model.table(), 1, pair.model.weights());
+    Optimizer<float> optimizer(pair.model.table(), {.weight_decay = 0});
+    Context context(1);
+    double loss = 0;
+    for (int64_t step = 1; step <= 200; ++step) {
+        loss = pair.forward(context, pair.scale) * pair.scale;
+        EXPECT_TRUE(step > 1 || std::abs(loss - std::log(17.0)) < 0.1) << "a fresh model knows nothing";
+        pair.model.backward(context, false);
+        optimizer.step(context, pair.model.weights(), pair.model.gradients(), 3e-3, step, OnNonfinite::Stop);
+    }
+    EXPECT_LT(loss, 0.01);
+}
+
+}  // namespace
+}  // namespace wobble::test

@@ -133,7 +133,7 @@ $(OBJ)/%.cpp.o: %.cpp Makefile
 # The last line says how many tests passed and failed.
 test: test-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/train
-	@WOBBLE_TRAIN=$(abspath $(OBJ)/train) $(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
+	@GOMP_SPINCOUNT=1000 WOBBLE_TRAIN=$(abspath $(OBJ)/train) $(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
 	status=$$?; \
 	total=$$(grep -m1 -o '"tests": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
 	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \

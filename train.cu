@@ -124,6 +124,7 @@ int run(int argc, char** argv) {
 }  // namespace wobble
 
 int main(int argc, char** argv) {
+    wobble::sleep_while_waiting(argv);
     try {
         return wobble::run(argc, argv);
     } catch (const wobble::UserError& error) {

@@ -113,8 +113,11 @@ struct LayerNormBackward {
                 if (dresidual) value = value + load(dresidual + row * C, at);
                 store(dx + row * C, at, value);
                 probe.observe(Output, row, at, value);
-                store(dw, at, first ? d * normalised : load(dw, at) + d * normalised);
-                store(db, at, first ? d : load(db, at) + d);
+                // One product with one use: a compiler that fuses it with the sum then always does, watched
+                // or not.
+                const auto none = splat<at.width>(A(0));
+                store(dw, at, (first ? none : load(dw, at)) + d * normalised);
+                store(db, at, (first ? none : load(db, at)) + d);
             });
         }
     }

@@ -1,6 +1,8 @@
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <string>
@@ -32,6 +34,13 @@ int usable_cores() {
         count = std::min(count, int(std::stod(quota) / period + 0.5));
     }
     return std::max(1, count);
+}
+
+void sleep_while_waiting(char** argv) {
+    if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+    setenv("GOMP_SPINCOUNT", "1000", 1);  // about a microsecond
+    execv("/proc/self/exe", argv);
+    // Where that is not possible, the program goes on as it is.
 }
 
 #define WOBBLE_TEXT_OF(x) #x

@@ -67,11 +67,11 @@ TEST_F(Runs, DifferWithTheSeeds) {
 }
 
 TEST_F(Runs, FinishTheStepAndSaveItOnInterrupt) {
-    ASSERT_EQ(train("--run whole --steps 3000 --checkpoint-every 0" + small).status, 0);
-    const Outcome o = train_and_signal("--run cut --steps 3000 --checkpoint-every 0" + small, SIGINT, 300);
+    ASSERT_EQ(train("--run whole --steps 1500 --checkpoint-every 0" + small).status, 0);
+    const Outcome o = train_and_signal("--run cut --steps 1500 --checkpoint-every 0" + small, SIGINT, 150);
     ASSERT_EQ(o.status, 130) << o.out << o.err;
     const double reached = query("cut", "select max(step) from steps");
-    EXPECT_LT(reached, 3000);
+    EXPECT_LT(reached, 1500);
     EXPECT_NE(o.out.find("go on with ./train --resume cut"), std::string::npos) << o.out;
     ASSERT_EQ(train("--resume cut").status, 0);
     EXPECT_EQ(checkpoint("whole"), checkpoint("cut"));

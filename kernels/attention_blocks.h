@@ -41,23 +41,17 @@ struct AttentionBlocks {
 
     /// Rows j of x [T, D] as columns: panels of op(B) in X·Kᵀ. Panel p is [D, NR].
     void pack_by_key(const T* x, T* panels) const {
-        for (int64_t p = 0; p < key_panels; ++p) {
-            pack_panel<int(NR)>(MatrixView<T>{x, row_stride, 1}, p * NR,
-                                std::min(NR, shape.sequence - p * NR), 0, D, panels + p * NR * D);
-        }
+        pack_panels<int(NR)>(MatrixView<T>{x, row_stride, 1}, 0, shape.sequence, 0, D, panels);
     }
     /// x [depth, D] as it lies: panels of op(B) in P·V. Panel p is [depth, NR].
     void pack_by_head(const T* x, int64_t stride, int64_t depth, T* panels) const {
-        for (int64_t p = 0; p < head_panels; ++p) {
-            pack_panel<int(NR)>(MatrixView<T>{x, 1, stride}, p * NR, std::min(NR, D - p * NR), 0, depth,
-                                panels + p * NR * depth);
-        }
+        pack_panels<int(NR)>(MatrixView<T>{x, 1, stride}, 0, D, 0, depth, panels);
     }
     /// scores [rows, keys] = scale · x [rows, D] · keysᵀ, for as many whole panels as `keys` needs.
     void scores(const T* x, int64_t stride, int64_t rows, int64_t keys, const T* by_key, T scale, T* packed_x,
                 T* out) const {
         for (int64_t r = 0; r < rows; r += MR) {
-            pack_panel<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
+            pack_panels<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
             for (int64_t p = 0; p < ceil_div(keys, NR); ++p) {
                 Sums sums = {};
                 multiply_panels<T>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);

@@ -32,7 +32,7 @@ struct Tile {
 #endif
     static constexpr int width = bytes / int(sizeof(T));  // elements of a vector
     static constexpr int NR = 2 * width;
-    static constexpr int64_t KC = 1024 / int64_t(sizeof(T));  // a KC × NR panel of B fills 32 KiB
+    static constexpr int64_t KC = 1536 / int64_t(sizeof(T));  // 384 floats: a KC × NR panel of B is 48 KiB
     static constexpr int64_t most_rows = 4096 / MR * MR;      // rows and columns packed at a time: a few MiB
     static constexpr int64_t most_columns = 4096 / NR * NR;
 
@@ -46,23 +46,48 @@ struct MatrixView {
     int64_t row_stride, column_stride;
 };
 
-/// Copies `count` rows of `a`, `depth` deep from `k0` on, into panels of P rows: panel[k · P + i], short
-/// panels filled up with zeros.
+/// Copies `count` rows of `a`, `depth` deep from `k0` on, into panels of P rows, one after the other:
+/// panels[(i / P) · P · depth + k · P + i % P]. The last panel is filled up with zeros.
 template <int P, class T>
-void pack_panel(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t depth, T* __restrict panel) {
+void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t depth,
+                 T* __restrict panels) {
     const T* source = a.data + i0 * a.row_stride + k0 * a.column_stride;
-    if (count == P && a.row_stride == 1) {
-        for (int64_t k = 0; k < depth; ++k)
-            std::memcpy(panel + k * P, source + k * a.column_stride, P * sizeof(T));
-    } else if (count == P) {
+    const int64_t whole = count / P;
+    if (a.row_stride == 1) {
+        // Rows lie side by side: for each k, all of them are read in one go.
         for (int64_t k = 0; k < depth; ++k) {
-            UNROLL for (int i = 0; i < P; ++i) panel[k * P + i] =
-                source[i * a.row_stride + k * a.column_stride];
+            for (int64_t p = 0; p < whole; ++p) {
+                std::memcpy(panels + (p * depth + k) * P, source + k * a.column_stride + p * P,
+                            P * sizeof(T));
+            }
         }
     } else {
+        // Rows lie along memory: a cache line of each is read at a time, since lines a power of two apart
+        // would push each other out of the cache before they are used up.
+        constexpr int line = 64 / int(sizeof(T));
+        for (int64_t p = 0; p < whole; ++p) {
+            const T* rows = source + p * P * a.row_stride;
+            T* panel = panels + p * P * depth;
+            int64_t k = 0;
+            for (; k + line <= depth && a.column_stride == 1; k += line) {
+                for (int64_t i = 0; i < P; ++i) {
+                    for (int64_t j = 0; j < line; ++j)
+                        panel[(k + j) * P + i] = rows[i * a.row_stride + k + j];
+                }
+            }
+            for (; k < depth; ++k) {
+                for (int64_t i = 0; i < P; ++i) {
+                    panel[k * P + i] = rows[i * a.row_stride + k * a.column_stride];
+                }
+            }
+        }
+    }
+    if (const int64_t rest = count - whole * P; rest > 0) {
+        T* panel = panels + whole * P * depth;
         for (int64_t k = 0; k < depth; ++k) {
             for (int64_t i = 0; i < P; ++i) {
-                panel[k * P + i] = i < count ? source[i * a.row_stride + k * a.column_stride] : T(0);
+                panel[k * P + i] =
+                    i < rest ? source[(whole * P + i) * a.row_stride + k * a.column_stride] : T(0);
             }
         }
     }
@@ -150,6 +175,7 @@ struct Product {
         T* packed_b =
             context.scratch.get<T>((panels_across * Shape::NR + panels_down * Shape::MR) * depth_most);
         T* packed_a = packed_b + panels_across * Shape::NR * depth_most;
+        constexpr int64_t packed_together = 4;  // panels
 
 #pragma omp parallel num_threads(context.threads) if (grid.down * grid.across > 1)
         for (int64_t ta = 0; ta < grid.across; ta += group_across) {
@@ -159,10 +185,11 @@ struct Product {
             for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += Shape::KC) {
                 const int64_t depth = std::min(k - k0, Shape::KC);
 #pragma omp for schedule(static) nowait
-                for (int64_t p = 0; p < b_panels; ++p) {
+                for (int64_t p = 0; p < b_panels; p += packed_together) {
                     const int64_t j = (b_first + p) * Shape::NR;
-                    pack_panel<Shape::NR>(right, j, std::min<int64_t>(Shape::NR, n - j), k0, depth,
-                                          packed_b + p * Shape::NR * depth);
+                    pack_panels<Shape::NR>(
+                        right, j, std::min({packed_together * Shape::NR, n - j, (b_panels - p) * Shape::NR}),
+                        k0, depth, packed_b + p * Shape::NR * depth);
                 }
                 for (int64_t td = 0; td < grid.down; td += group_down) {
                     const int64_t down = std::min(group_down, grid.down - td);
@@ -170,10 +197,12 @@ struct Product {
                     const int64_t a_panels =
                         std::min(down * grid.row_panels, ceil_div(m, Shape::MR) - a_first);
 #pragma omp for schedule(static)
-                    for (int64_t p = 0; p < a_panels; ++p) {
+                    for (int64_t p = 0; p < a_panels; p += packed_together) {
                         const int64_t i = (a_first + p) * Shape::MR;
-                        pack_panel<Shape::MR>(left, i, std::min<int64_t>(Shape::MR, m - i), k0, depth,
-                                              packed_a + p * Shape::MR * depth);
+                        pack_panels<Shape::MR>(
+                            left, i,
+                            std::min({packed_together * Shape::MR, m - i, (a_panels - p) * Shape::MR}), k0,
+                            depth, packed_a + p * Shape::MR * depth);
                     }
 #pragma omp for schedule(dynamic, 1)
                     for (int64_t task = 0; task < down * across; ++task) {
@@ -185,6 +214,7 @@ struct Product {
                                             std::min((e + 1) * grid.column_panels, b_panels)};
                         for (int64_t q = columns.begin; q < columns.end; ++q) {
                             for (int64_t p = rows.begin; p < rows.end; ++p) {
+                                prefetch((a_first + p) * Shape::MR, (b_first + q) * Shape::NR);
                                 Vector sums[Shape::MR][2] = {};
                                 multiply_panels<T>(depth, {packed_a + p * Shape::MR * depth, 1, Shape::MR},
                                                    packed_b + q * Shape::NR * depth, sums);
@@ -199,6 +229,16 @@ struct Product {
     }
 
   private:
+    /// Calls for the tile of C at (i0, j0), which will be needed when its sums are done.
+    HOST void prefetch(int64_t i0, int64_t j0) const {
+        const T* tile = c + i0 * n + j0;
+        const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
+        for (int64_t i = 0; i < rows; ++i) {
+            __builtin_prefetch(tile + i * n, 1);
+            __builtin_prefetch(tile + i * n + Shape::NR - 1, 1);
+        }
+    }
+
     /// Writes a tile of sums to C at (i0, j0), the last block of K with all that follows the product.
     template <class Probe>
     void finish(const Vector (&sums)[Shape::MR][2], int64_t i0, int64_t j0, bool continued, bool last,

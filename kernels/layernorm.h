@@ -28,6 +28,8 @@ struct LayerNormForward {
     int64_t C;
     A epsilon;
 
+    int64_t row_elements() const { return C; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const T* in = x + row * C;
@@ -85,6 +87,8 @@ struct LayerNormBackward {
     A* dweight_chunks;   // [chunks, C]
     A* dbias_chunks;     // [chunks, C]
     int64_t rows, C;
+
+    int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * C; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t chunk, Probe& probe) const {

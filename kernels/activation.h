@@ -50,6 +50,8 @@ struct ActivationForward {
     T* y;        // [n]
     int64_t n;
 
+    int64_t row_elements() const { return flat_row; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;
@@ -73,6 +75,8 @@ struct ActivationBackward {
     const T* dy;  // [n]
     T* dx;        // [n]
     int64_t n;
+
+    int64_t row_elements() const { return flat_row; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {

@@ -32,6 +32,8 @@ struct AdamW {
         one_minus_beta2;  // rounded from the exact difference, which β near 1 would lose in float32
     A bias1, bias2;       // 1 / (1 - β1^t), 1 / (1 - β2^t)
 
+    int64_t row_elements() const { return flat_row; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;

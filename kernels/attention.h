@@ -26,6 +26,8 @@ struct AttentionShape {
 
     HD int64_t channels() const { return heads * head_size; }
     HD int64_t rows() const { return batch * queries * heads; }
+    /// Multiply-adds of the scores, the unseen half counted too.
+    HD int64_t products() const { return rows() * sequence * head_size; }
 
     struct Row {
         int64_t b, t, h;    // sequence, position, head
@@ -73,6 +75,8 @@ struct AttentionForward {
     T* out;        // [B, queries, C]
     A* lse;        // [B, H, queries]: log Σ_j e^(s_ij), kept for backward
     AttentionShape shape;
+
+    int64_t row_elements() const { return shape.sequence * shape.head_size; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t index, Probe& probe) const {
@@ -127,6 +131,8 @@ struct AttentionBackwardQuery {
     T* dqkv;        // [B, T, 3C]; the queries' third is written
     AttentionShape shape;
 
+    int64_t row_elements() const { return shape.sequence * shape.head_size; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t index, Probe& probe) const {
         const auto row = shape.row(index);
@@ -161,6 +167,8 @@ struct AttentionBackwardKey {
     const A* delta;  // [B, H, T]
     T* dqkv;         // [B, T, 3C]; the thirds of keys and values are written
     AttentionShape shape;
+
+    int64_t row_elements() const { return shape.sequence * shape.head_size; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t index, Probe& probe) const {

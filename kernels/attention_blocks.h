@@ -100,7 +100,8 @@ void AttentionForward<T>::operator()(Context& context, Probe* probes) const {
     const int64_t parts = tasks() / (shape.batch * shape.heads);
     const T scale = T(1) / std::sqrt(T(D));
 
-#pragma omp parallel for schedule(dynamic, 1) num_threads(context.threads) if (tasks() > 1)
+#pragma omp parallel for schedule(dynamic, 1) \
+    num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
     for (int64_t task = 0; task < tasks(); ++task) {
         const int64_t b = task / parts / shape.heads, h = task / parts % shape.heads, part = task % parts;
         const T* q = qkv + shape.qkv(b, 0, h, 0);
@@ -173,7 +174,8 @@ struct AttentionBackward {
     template <class Probe>
     void operator()(Context& context, Probe* probes) const {
         const int64_t tasks = probe_count();
-#pragma omp parallel for schedule(dynamic, 1) num_threads(context.threads) if (tasks > 1)
+#pragma omp parallel for schedule(dynamic, 1) \
+    num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
         for (int64_t task = 0; task < tasks; ++task) {
             head(context.thread_scratch[size_t(omp_get_thread_num())], task / shape.heads, task % shape.heads,
                  probes ? probes + task : nullptr);

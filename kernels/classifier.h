@@ -25,6 +25,8 @@ struct SoftmaxCrossEntropy {
     int64_t V;
     A scale;  // of the gradient: 1 / number of targets for a mean
 
+    int64_t row_elements() const { return V; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const T* z = logits + row * V;

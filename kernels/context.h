@@ -39,8 +39,13 @@ class Scratch {
 struct Context {
     explicit Context(int thread_count) : threads(thread_count), thread_scratch(size_t(thread_count)) {}
 
+    bool worth_sharing(int64_t elements) const { return threads > 1 && elements >= least_parallel; }
+
     Device device = Device::Cpu;
     int threads;
+    /// Work that takes less than waking a thread does is left to one: some microseconds' worth of elements,
+    /// or, in products, eight times as many multiply-adds. 0 shares out everything.
+    int64_t least_parallel = 1 << 15;
     Recorder* recorder = nullptr;         // null: every kernel runs bare
     Scratch scratch;                      // shared by the threads of one launch
     std::vector<Scratch> thread_scratch;  // one per thread

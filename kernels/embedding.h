@@ -27,6 +27,8 @@ struct EmbeddingForward {
     int64_t sequence;       // T
     int64_t C;
 
+    int64_t row_elements() const { return C; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const T* token = wte + int64_t(tokens[row]) * C;
@@ -70,6 +72,8 @@ struct TokenEmbeddingBackward {
     A* dwte;                // [V, C]
     int64_t C;
 
+    int64_t row_elements() const { return C; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t token, Probe& probe) const {
         const int32_t begin = starts[token], end = starts[token + 1];
@@ -96,6 +100,8 @@ struct PositionEmbeddingBackward {
     A* dwpe;                     // [T, C]
     int64_t batch, sequence, C;  // B, T, C
     bool accumulate;
+
+    int64_t row_elements() const { return batch * C; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t t, Probe& probe) const {

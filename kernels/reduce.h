@@ -19,6 +19,8 @@ struct ColumnSum {
     A* chunks;   // [chunk_count(rows), C]
     int64_t rows, C;
 
+    int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * C; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t chunk, Probe& probe) const {
         const Range range = chunk_rows(chunk, rows);
@@ -51,6 +53,7 @@ struct SumChunks {
     bool accumulate;
 
     static int64_t teams(int64_t C) { return ceil_div(C, columns); }
+    int64_t row_elements() const { return count * columns; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -77,6 +80,8 @@ struct SquaredSum {
     const T* x;        // [n]
     double* partials;  // [flat_rows(n)]
     int64_t n;
+
+    int64_t row_elements() const { return flat_row; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {

@@ -20,6 +20,8 @@ struct Residual {
     T* y;             // [n], may be either of them
     int64_t n;
 
+    int64_t row_elements() const { return flat_row; }
+
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;

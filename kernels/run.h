@@ -16,7 +16,8 @@ namespace wobble {
 template <class Kernel, class Probe>
 void run_on_cpu(Context& context, int64_t rows, const Kernel& kernel, Probe* probes) {
     const int64_t chunks = chunk_count(rows);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(context.threads) if (chunks > 1)
+#pragma omp parallel for schedule(dynamic, 1) \
+    num_threads(context.threads) if (chunks > 1 && context.worth_sharing(rows * kernel.row_elements()))
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const Range range = chunk_rows(chunk, rows);
         if constexpr (std::is_same_v<Probe, NoProbe>) {

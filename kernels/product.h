@@ -177,8 +177,7 @@ struct Product {
         T* packed_a = packed_b + panels_across * Shape::NR * depth_most;
         constexpr int64_t packed_together = 4;  // panels
 
-#pragma omp parallel num_threads(context.threads) if (grid.down * grid.across > 1 && \
-                                                      m * n * k >= least_parallel_products)
+#pragma omp parallel num_threads(context.threads) if (context.worth_sharing(m * n * k / 8))
         for (int64_t ta = 0; ta < grid.across; ta += group_across) {
             const int64_t across = std::min(group_across, grid.across - ta);
             const int64_t b_first = ta * grid.column_panels;

@@ -18,6 +18,14 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
+/// A pack of f(i). (`generate` is for device code as well, which a lambda of the host is not.)
+template <class T, int N, class F>
+Pack<T, N> pack_of(F f) {
+    Pack<T, N> pack;
+    for (int i = 0; i < N; ++i) pack.set(i, T(f(i)));
+    return pack;
+}
+
 /// How many floats lie between two; NaN equals NaN.
 int64_t distance(float a, float b) {
     if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b) ? 0 : INT64_MAX;
@@ -28,8 +36,9 @@ int64_t distance(float a, float b) {
     return std::abs(ordered(a) - ordered(b));
 }
 
-// --------------------------------------------------------------------------------------------------
-// exponential Every 1009th float, positive, negative, subnormal, infinite and NaN; each in a pack and alone.
+// ----------------------------------------------------------------------------------------------- exponential
+
+// Every 1009th float, positive, negative, subnormal, infinite and NaN; each in a pack and alone.
 TEST(Arithmetic, ExponentialIsWithinOneUlpOverTheWholeRange) {
     int64_t worst = 0, worst_alone = 0;
     float at = 0;
@@ -60,11 +69,10 @@ TEST(Arithmetic, ExponentialHasItsLimits) {
     EXPECT_TRUE(std::isnan(exponential(std::nan(""))));
 }
 
-// --------------------------------------------------------------------------------------------------------
-// packs
+// ----------------------------------------------------------------------------------------------------- packs
 TEST(Arithmetic, PacksComputeElementByElement) {
-    const auto a = generate<float, 16>([](int i) { return float(i) - 5; });
-    const auto b = generate<float, 16>([](int i) { return float(i * i) + 1; });
+    const auto a = pack_of<float, 16>([](int i) { return i - 5; });
+    const auto b = pack_of<float, 16>([](int i) { return i * i + 1; });
     for (int i = 0; i < 16; ++i) {
         EXPECT_EQ((a + b)[i], a[i] + b[i]);
         EXPECT_EQ((a - b)[i], a[i] - b[i]);
@@ -102,8 +110,7 @@ TEST(Arithmetic, ComparisonsPassOverNanAndHoldKeepsIt) {
     EXPECT_TRUE(std::isnan(square_root(splat<16>(-1.0f))[3]));
 }
 
-// ---------------------------------------------------------------------------------------------------------
-// lane
+// ------------------------------------------------------------------------------------------------------ lane
 TEST(Arithmetic, ALaneVisitsEveryElementOnce) {
     for (int64_t n = 0; n <= 70; ++n) {
         std::vector<int> visits(size_t(n), 0);
@@ -111,7 +118,7 @@ TEST(Arithmetic, ALaneVisitsEveryElementOnce) {
         Largest<Lane, double> largest;
         Lane{}.each(n, [&](auto at) {
             for (int i = 0; i < at.width; ++i) ++visits[size_t(at.index + i)];
-            const auto value = generate<double, at.width>([&](int i) { return double(at.index + i + 1); });
+            const auto value = pack_of<double, at.width>([&](int i) { return at.index + i + 1; });
             sum += value;
             largest.take(value);
         });
@@ -135,8 +142,7 @@ TEST(Arithmetic, SumsShowNanWhereverItIsAndMaximaPassOverIt) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------ sizes,
-// offsets
+// -------------------------------------------------------------------------------------------- sizes, offsets
 using Wide = __int128;
 constexpr int64_t huge = int64_t(1) << 33;
 

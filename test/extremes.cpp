@@ -58,8 +58,9 @@ void expect_near(const Values& found, const Values& expected, double tolerance, 
         ASSERT_NEAR(found[i], expected[i], tolerance) << what << ", element " << i;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// GELU 21 values, so that each of them meets every position of a pack and the tail of a row.
+// ------------------------------------------------------------------------------------------------------ GELU
+
+// 21 values, so that each of them meets every position of a pack and the tail of a row.
 const Values far_out{0.0,     1e-8,           -1e-8,         10,        -10,    88,    -88,
                      1e4,     -1e4,           largest_float, 1e-40,     -1e-40, -0.0,  9.9999,
                      -9.9999, -largest_float, infinity,      -infinity, 1e20,   -1e20, std::nan("")};
@@ -101,8 +102,9 @@ TEST(Extremes, GeluBackwardIsZeroOrTheIncomingGradientFarOut) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------
-// classifier exp(z - max) errs by |z - max| units; beyond 104 it is zero in float32, beyond 745 in float64.
+// ------------------------------------------------------------------------------------------------ classifier
+
+// exp(z - max) errs by |z - max| units; beyond 104 it is zero in float32, beyond 745 in float64.
 TEST(Extremes, ClassifierIsRightForLogitsInTheThousandsAndTheSameInPlace) {
     const Values patterns[] = {
         {90, -90, 90, 0, -90}, {1e4, -1e4, 1e4 - 1, 0}, {-1e4, -1e4 - 0.5, -1e4}, {1e30, 0}};
@@ -125,8 +127,8 @@ TEST(Extremes, ClassifierIsRightForLogitsInTheThousandsAndTheSameInPlace) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------- layer
-// norm
+// ------------------------------------------------------------------------------------------------ layer norm
+
 /// Norms of several widths; the float64 reference would itself lose digits that float64 kernels keep, so only
 /// float32 is judged where the mean is large.
 constexpr int64_t norms[][2] = {{3, 7}, {15, 48}, {17, 200}, {99, 768}};
@@ -205,9 +207,10 @@ TEST(Extremes, LayerNormIsRightForHugeAndTinyValues) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------
-// attention Scores are exact here: q and k are integers and √D is a power of two. So probabilities must be as
-// good as ever forward; backward has them from a log-sum-exp that was rounded at the size of the scores.
+// ------------------------------------------------------------------------------------------------- attention
+
+// Scores are exact here: q and k are integers and √D is a power of two. So probabilities must be as good as
+// ever forward; backward has them from a log-sum-exp that was rounded at the size of the scores.
 TEST(Extremes, AttentionIsRightForScoresOfTensOfThousands) {
     for (Precision precision : precisions) {
         for (const char* text : {"", "_blocks"}) {
@@ -236,8 +239,7 @@ TEST(Extremes, AttentionIsRightForScoresOfTensOfThousands) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------- sums,
-// updates
+// --------------------------------------------------------------------------------------------- sums, updates
 TEST(Extremes, SquaredSumNeitherOverflowsNorVanishesNearTheLimitsOfFloat) {
     for (Precision precision : precisions) {
         for (double size : {largest_float, 1e20, 1e-20, 1e-40}) {

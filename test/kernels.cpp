@@ -107,8 +107,7 @@ TEST_P(Kernels, GiveTheSameBitsAgainAndForEveryNumberOfThreads) {
     }
 }
 
-// -----------------------------------------------------------------------------------------------------
-// probes
+// ---------------------------------------------------------------------------------------------------- probes
 
 /// What the recorder has of a run against the same statistics of the outputs, in extended precision.
 ///
@@ -180,8 +179,7 @@ TEST_P(Kernels, DoNotReportToARecorderThatLooksAway) {
 INSTANTIATE_TEST_SUITE_P(Table, Kernels, testing::ValuesIn(select([](const KernelCase&) { return true; })),
                          test_name);
 
-// --------------------------------------------------------------------------------------------------
-// gradients
+// ------------------------------------------------------------------------------------------------- gradients
 
 Operand* find(std::vector<Operand>& operands, const std::string& name) {
     for (Operand& operand : operands)

@@ -6,8 +6,8 @@
 
 #include "kernels/error.h"
 #include "run/command_line.h"
-#include "run/evaluate.h"
 #include "run/config_file.h"
+#include "run/evaluate.h"
 #include "run/machine.h"
 #include "run/progress.h"
 #include "run/run_directory.h"
@@ -60,7 +60,7 @@ int train(Command command) {
             db.add_eval(row);
             char text[160];
             std::snprintf(text, sizeof text, "step %lld: %s loss %.4f (%s tokens, %.1f s)",
-                          static_cast<long long>(row.step), row.name.c_str(), row.loss,
+                          static_cast<long long>(row.step), row.name.c_str(), printable(row.loss),
                           with_commas(row.tokens).c_str(), row.seconds);
             progress.say(text);
         }
@@ -73,15 +73,17 @@ int train(Command command) {
     std::signal(SIGTERM, on_signal);
 
     int64_t saved = trainer.steps_done(), evaluated = -1;
+    bool was_finite = true;
     while (trainer.steps_done() < last && !caught_signal) {
         const StepRow row = trainer.step();
         db.add_step(row, trainer.batch_rows());
         progress.step(row);
-        if (!row.finite) {
+        if (!row.finite && was_finite) {
             progress.say("step " + std::to_string(row.step) + " is not finite, first at " +
                          trainer.nonfinite_origin() + (row.applied ? "" : "; the update was not applied"));
-            if (!row.applied && options.on_nonfinite == "stop") break;
         }
+        if (!row.applied && options.on_nonfinite == "stop") break;
+        was_finite = row.finite;
         const int64_t step = trainer.steps_done();
         if (options.eval_every > 0 && step % options.eval_every == 0 && step < last)
             evaluate(), evaluated = step;

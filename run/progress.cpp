@@ -13,15 +13,6 @@ Progress::Progress(int64_t first_step, int64_t last_step, int64_t log_every)
       every_(log_every > 0 ? log_every : std::max<int64_t>(1, (last_step - first_step) / 40)),
       live_(log_every == 0 && isatty(STDOUT_FILENO)) {}
 
-namespace {
-
-/// NaN without its sign.
-double printable(double x) {
-    return std::isnan(x) ? std::fabs(x) : x;
-}
-
-}  // namespace
-
 void Progress::step(const StepRow& row) {
     seconds_per_step_ = seconds_per_step_ == 0 ? row.seconds : 0.95 * seconds_per_step_ + 0.05 * row.seconds;
     const bool last = row.step == last_step_;
@@ -51,6 +42,10 @@ void Progress::say(const std::string& line) {
     line_open_ = false;
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
+}
+
+double printable(double x) {
+    return std::isnan(x) ? std::fabs(x) : x;
 }
 
 std::string duration(double seconds) {

@@ -30,6 +30,9 @@ class Progress {
     Clock::time_point shown_;
 };
 
+/// NaN without the sign that printf would show.
+double printable(double x);
+
 /// 75 as "1:15", 3700 as "1:01:40".
 std::string duration(double seconds);
 

@@ -56,10 +56,15 @@ StepRow Trainer::step() {
     const double loss = gradients(batch_, policy != OnNonfinite::Continue);
 
     StepReport report;
-    if (std::isfinite(loss) || policy == OnNonfinite::Continue) {
-        report = optimizer_.step(context_, model_.weights(), model_.gradients(), lr, step_ + 1, policy);
-    } else {
-        report.grad_norm = NAN;
+    report.grad_norm = NAN;
+    const auto update = [&](OnNonfinite how) {
+        report = optimizer_.step(context_, model_.weights(), model_.gradients(), lr, step_ + 1, how);
+    };
+    if (std::isfinite(loss)) update(OnNonfinite::Stop);
+    if (!report.applied) {
+        origin_ = find_origin();
+        if (!report.nonfinite.empty()) origin_ += ", and so the gradient of " + report.nonfinite;
+        if (policy == OnNonfinite::Continue) update(policy);
     }
     const bool finite = std::isfinite(loss) && report.nonfinite.empty();
     if (report.applied || policy == OnNonfinite::Skip) {
@@ -96,7 +101,7 @@ std::vector<BatchRow> Trainer::batch_rows() const {
 }
 
 /// Kernels repeat bit for bit, so the same batch is simply run again with a probe at every site.
-std::string Trainer::nonfinite_origin() {
+std::string Trainer::find_origin() {
     Recorder recorder;
     context_.recorder = &recorder;
     gradients(batch_, false);

@@ -32,7 +32,7 @@ class Trainer {
     /// The batch of the last step, for the record.
     std::vector<BatchRow> batch_rows() const;
     /// After a step that was not finite: where that began, as a phrase.
-    std::string nonfinite_origin();
+    const std::string& nonfinite_origin() const { return origin_; }
 
     std::vector<EvalRow> evaluate();
     void write_checkpoint(const std::string& run, int keep);
@@ -45,6 +45,7 @@ class Trainer {
 
   private:
     double gradients(const Batch& batch, bool stop_at_nonfinite);
+    std::string find_origin();
     std::vector<TensorView> views(const std::string& prefix, const float* buffer) const;
 
     Options options_;
@@ -55,6 +56,7 @@ class Trainer {
     Optimizer<float> optimizer_;
     Schedule schedule_;
     Batch batch_;
+    std::string origin_;
 
     // What the next step depends on besides weights and moments. Random numbers need no state: they are
     // functions of the seeds and of these counters.

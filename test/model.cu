@@ -252,6 +252,7 @@ std::vector<T> train(int threads, Recorder* recorder) {
     Pair<T> pair(shapes[2]);
     Optimizer<T> optimizer(pair.model.table(), {});
     Context context(threads);
+    context.least_parallel = 0;  // share out the smallest work too
     context.recorder = recorder;
     const int64_t n = pair.model.table().buffer_size;
     std::vector<T> result;

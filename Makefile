@@ -33,7 +33,9 @@ OBJ     := $(BUILD)/$(VARIANT)
 
 # ------------------------------------------------------------------------------------------------------------ flags
 # Never -ffast-math: NaN must stay visible. -fno-math-errno and -fno-trapping-math only let selects and rounding
-# vectorise; they change no result. GCC tunes for 256-bit vectors unless told otherwise.
+# vectorise; they change no result. -ffp-contract=off (-fmad=false): the compiler must not choose, kernel by kernel, where
+# to fuse a product with a sum, since a probe could change its mind; `fused` in kernels/pack.h says where.
+# GCC tunes for 256-bit vectors unless told otherwise.
 # -Wno-restrict: GCC 12 sees overlaps in its own std::string that are not there (GCC bug 105329).
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-restrict
 MACHINE  := -march=native $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
@@ -44,7 +46,7 @@ endif
 ifeq ($(SANITIZE),1)
 OPTIMISE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
-HOST     := $(OPTIMISE) $(MACHINE) -fno-math-errno -fno-trapping-math -Wno-psabi -fopenmp
+HOST     := $(OPTIMISE) $(MACHINE) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi -fopenmp
 CXXFLAGS := -std=c++20 $(HOST) $(WARNINGS) -I.
 LDLIBS   := -lsqlite3 -lz -lpthread -ldl -lrt
 
@@ -53,7 +55,7 @@ CUDA_ARCHS ?= 90
 empty :=
 comma := ,
 space := $(empty) $(empty)
-NVCCFLAGS = -std=c++20 -O3 -Wno-deprecated-gpu-targets -diag-suppress 1675 $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -diag-suppress 1675 $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
             -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror' -I.
 
 ifeq ($(CUDA),1)

@@ -10,23 +10,23 @@ namespace {
 
 /// The register tile of the product, without its loads: MR × 2 sums, far more than the latency of one needs.
 double peak_of_this_thread() {
-    using Vector = Tile<float>::Vector;
-    constexpr int sums = 2 * Tile<float>::MR;
+    constexpr int sums = 2 * Tile<float>::MR, width = Tile<float>::width;
     constexpr int64_t rounds = 400000;
+    using Vector = detail::HostVector<float, width>::type;
     // Values that the compiler cannot know, and of which no two are alike: nothing to fold, nothing to share.
     volatile float factor = 1.0000001f, addend = 1e-9f;
-    const Vector x = Vector{} + factor, y = Vector{} + addend;
+    const Vector x = float(factor) - Vector{}, y = float(addend) - Vector{};
     Vector a[sums];
-    for (int i = 0; i < sums; ++i) a[i] = Vector{} + addend * float(i);
+    for (int i = 0; i < sums; ++i) a[i] = float(addend) * float(i) - Vector{};
     const auto begin = std::chrono::steady_clock::now();
     for (int64_t r = 0; r < rounds; ++r) {
-        UNROLL for (int i = 0; i < sums; ++i) a[i] = a[i] * x + y;
+        UNROLL for (int i = 0; i < sums; ++i) a[i] = detail::fused_vectors<float, width>(a[i], x, y);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     Vector all = a[0];
     for (int i = 1; i < sums; ++i) all += a[i];
     factor = all[0];
-    return 2.0 * double(rounds * sums * Tile<float>::width) / seconds;
+    return 2.0 * double(rounds * sums * width) / seconds;
 }
 
 }  // namespace

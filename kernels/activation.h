@@ -21,7 +21,7 @@ struct Gelu {
     template <class A, int N>
     static HD Parts<Pack<A, N>> parts(Pack<A, N> x) {
         const auto held = hold(x, A(-10), A(10));
-        const auto u = (held + held * held * held * A(0.044715)) * A(0.79788456080286536);  // sqrt(2/π)
+        const auto u = fused(held * held * held, A(0.044715), held) * A(0.79788456080286536);  // sqrt(2/π)
         const auto e = exponential(u * A(-2));
         const auto sigmoid = A(1) / (e + A(1));
         return {held, sigmoid, e * sigmoid};
@@ -33,8 +33,8 @@ struct Gelu {
     template <class A, int N>
     static HD Pack<A, N> gradient(Pack<A, N> x) {
         const auto p = parts(x);
-        const auto du = (p.x * p.x * A(3 * 0.044715) + A(1)) * A(0.79788456080286536);
-        return p.sigmoid + p.x * p.sigmoid * p.complement * du * A(2);
+        const auto du = fused(p.x * p.x, splat<N>(A(3 * 0.044715)), A(1)) * A(0.79788456080286536);
+        return fused(p.x * p.sigmoid * p.complement, du * A(2), p.sigmoid);
     }
 };
 

@@ -40,11 +40,11 @@ struct AdamW {
         Sum<Team, double> updates, weights;
         team.each(flat_row_length(row, n), [&](auto at) {
             const auto g = load(gradient + first, at) * clip;
-            const auto new_m = load(m + first, at) * beta1 + g * one_minus_beta1;
-            const auto new_v = load(v + first, at) * beta2 + g * g * one_minus_beta2;
+            const auto new_m = fused(g, one_minus_beta1, load(m + first, at) * beta1);
+            const auto new_v = fused(g * g, one_minus_beta2, load(v + first, at) * beta2);
             const auto w = load(weight + first, at);
             const auto root = square_root(new_v * bias2);
-            const auto update = (new_m * bias1 / (root + epsilon) + w * decay) * lr;
+            const auto update = fused(w, decay, new_m * bias1 / (root + epsilon)) * lr;
             const auto new_w = w - update;
             store(m + first, at, new_m);
             store(v + first, at, new_v);

@@ -49,7 +49,7 @@ struct AttentionShape {
 template <class Team, class T>
 HD Accumulator<T> dot(Team team, const T* x, const T* y, int64_t n) {
     Sum<Team, Accumulator<T>> sum;
-    team.each(n, [&](auto at) { sum += load(x, at) * load(y, at); });
+    team.each(n, [&](auto at) { sum.add_product(load(x, at), load(y, at)); });
     return team.sum(sum);
 }
 

@@ -53,13 +53,12 @@ struct AttentionBlocks {
         for (int64_t r = 0; r < rows; r += MR) {
             pack_panels<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
             for (int64_t p = 0; p < ceil_div(keys, NR); ++p) {
-                Sums sums = {};
+                Sums sums;
                 multiply_panels<T>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);
                 for (int64_t i = 0; i < MR; ++i) {
                     for (int h = 0; h < 2; ++h) {
-                        const auto value = sums[i][h] * scale;
-                        std::memcpy(out + (r + i) * score_stride + p * NR + h * Shape::width, &value,
-                                    sizeof value);
+                        store(out + (r + i) * score_stride + p * NR + h * Shape::width, At<Shape::width>{0},
+                              sums[i][h] * scale);
                     }
                 }
             }
@@ -71,7 +70,7 @@ struct AttentionBlocks {
                      F&& use) const {
         for (int64_t p = 0; p < head_panels; ++p) {
             for (int64_t r = 0; r < rows; r += MR) {
-                Sums sums = {};
+                Sums sums;
                 multiply_panels<T>(depth,
                                    {left.data + r * left.row_stride, left.row_stride, left.column_stride},
                                    panels + p * NR * panel_depth, sums);

@@ -47,7 +47,7 @@ struct LayerNormForward {
         team.each(C, [&](auto at) {
             const auto d = load(in, at) - rough;
             deviations += d;
-            squares += d * (d * share);
+            squares.add_product(d, d * share);
         });
         const A correction = team.sum(deviations) / A(C);
         const A mu = rough + correction;
@@ -95,8 +95,6 @@ struct LayerNormBackward {
         const Range range = chunk_rows(chunk, rows);
         A* dw = dweight_chunks + chunk * C;
         A* db = dbias_chunks + chunk * C;
-        // Not a case for the first row: whether the compiler fuses d · x̂ with its sum would depend on how it
-        // splits the loop, and that on the probe.
         team.each(C, [&](auto at) {
             store(dw, at, splat<at.width>(A(0)));
             store(db, at, splat<at.width>(A(0)));
@@ -111,7 +109,7 @@ struct LayerNormBackward {
                 const auto normalised = (load(in, at) - mu) * r;
                 const auto g = load(grad, at) * load(weight, at);
                 sum_g += g;
-                sum_gx += g * normalised;
+                sum_gx.add_product(g, normalised);
             });
             const A mean_g = team.sum(sum_g) / A(C), mean_gx = team.sum(sum_gx) / A(C);
 
@@ -122,7 +120,7 @@ struct LayerNormBackward {
                 if (dresidual) value = value + load(dresidual + row * C, at);
                 store(dx + row * C, at, value);
                 probe.observe(Output, row, at, value);
-                store(dw, at, load(dw, at) + d * normalised);
+                store(dw, at, fused(d, normalised, load(dw, at)));
                 store(db, at, load(db, at) + d);
             });
         }

@@ -57,24 +57,27 @@ struct At {
 
 namespace detail {
 
-#ifdef __CUDA_ARCH__
+/// A GCC vector: for the CPU's own code.
+template <class T, int N>
+struct HostVector {
+    typedef T type __attribute__((vector_size(sizeof(T) * N)));
+};
+
 template <class T, int N>
 struct PackStorage {
+#ifdef __CUDA_ARCH__
     static constexpr bool vector = false;
     typedef T type[N];
-};
 #else
-template <class T, int N>
-struct PackStorage {
     static constexpr bool vector = true;
-    typedef T type __attribute__((vector_size(sizeof(T) * N)));
+    typedef typename HostVector<T, N>::type type;
+#endif
 };
 template <class T>
 struct PackStorage<T, 1> {
     static constexpr bool vector = false;
     typedef T type[1];
 };
-#endif
 
 }  // namespace detail
 
@@ -156,6 +159,40 @@ WOBBLE_PACK_OPERATOR(*)
 WOBBLE_PACK_OPERATOR(/)
 #undef WOBBLE_PACK_OPERATOR
 
+namespace detail {
+
+template <class T, int N, class V = typename HostVector<T, N>::type>
+HOST V fused_vectors(V a, V b, V c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    T x[N], y[N], z[N];
+    std::memcpy(x, &a, sizeof x), std::memcpy(y, &b, sizeof y), std::memcpy(z, &c, sizeof z);
+    for (int i = 0; i < N; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+    std::memcpy(&c, z, sizeof z);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+
+}  // namespace detail
+
+/// a · b + c, rounded once where the machine has such an instruction, and always or never so: the compiler is
+/// not left to choose (the build forbids it), since it might choose differently in a bare and in an
+/// instrumented kernel.
+template <class T, int N>
+HD Pack<T, N> fused(Pack<T, N> a, Pack<T, N> b, Pack<T, N> c) {
+    if constexpr (Pack<T, N>::vector) return {detail::fused_vectors<T, N>(a.v, b.v, c.v)};
+    else return generate<T, N>([&](int i) { return std::fma(a.v[i], b.v[i], c.v[i]); });
+}
+template <class T, int N>
+HD Pack<T, N> fused(Pack<T, N> a, T b, Pack<T, N> c) {
+    return fused(a, splat<N>(b), c);
+}
+template <class T, int N>
+HD Pack<T, N> fused(Pack<T, N> a, Pack<T, N> b, T c) {
+    return fused(a, b, splat<N>(c));
+}
+
 template <int N, class T>
 HD Pack<double, N> widen(Pack<T, N> a) {
     return generate<double, N>([&](int i) { return double(a.v[i]); });
@@ -206,21 +243,21 @@ HD Pack<float, N> exponential(Pack<float, N> a) {
 #else
     const auto x = hold(a, -104.0f, 89.0f);  // e^-104 rounds to zero, e^89 to infinity
     const auto half = where_less(x, splat<N>(0.0f), splat<N>(-0.5f), splat<N>(0.5f));
-    const auto scaled = x * 1.44269504088896341f + half;  // rounded to the nearest integer by truncation
+    const auto scaled = fused(x, 1.44269504088896341f, half);  // rounded to the nearest integer by truncation
     int32_t n[N];
     Pack<float, N> rounded, low, high;
     SIMD for (int i = 0; i < N; ++i) n[i] = int32_t(scaled.v[i]);
     SIMD for (int i = 0; i < N; ++i) rounded.v[i] = float(n[i]);
     // ln 2 in two parts: the first has 9 significant bits, so that n times it is exact.
-    const auto r = (x - rounded * 0.693359375f) + rounded * 2.12194440054690583e-4f;
+    const auto r = fused(rounded, 2.12194440054690583e-4f, fused(rounded, -0.693359375f, x));
     auto p = splat<N>(1.0f / 5040);
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    p = fused(p, r, 1.0f / 720);
+    p = fused(p, r, 1.0f / 120);
+    p = fused(p, r, 1.0f / 24);
+    p = fused(p, r, 1.0f / 6);
+    p = fused(p, r, 0.5f);
+    p = fused(p, r, 1.0f);
+    p = fused(p, r, 1.0f);
     uint32_t low_bits[N], high_bits[N];
     SIMD for (int i = 0; i < N; ++i) {
         const int32_t first = n[i] >> 1;

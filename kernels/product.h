@@ -1,7 +1,7 @@
 // Matrix product  C = op(A) · op(B), row-major, op the identity or the transpose, with what follows it fused:
 // accumulation into C, bias, activation, residual.
 //
-// A packed product in the manner of Goto & van de Geijn (2008), in GCC vector types, one text for every
+// A packed product in the manner of Goto & van de Geijn (2008), in packs, one text for every
 // instruction set. The operands are copied into panels, A in panels of MR rows and B in panels of NR columns,
 // so that the innermost loop reads both forward: for each k it multiplies MR scalars of A with NR/width
 // vectors of B into MR × NR sums that stay in registers. K is cut into blocks of KC so that a panel of B
@@ -32,11 +32,13 @@ struct Tile {
 #endif
     static constexpr int width = bytes / int(sizeof(T));  // elements of a vector
     static constexpr int NR = 2 * width;
-    static constexpr int64_t KC = 1536 / int64_t(sizeof(T));  // 384 floats: a KC × NR panel of B is 48 KiB
-    static constexpr int64_t most_rows = 4096 / MR * MR;      // rows and columns packed at a time: a few MiB
-    static constexpr int64_t most_columns = 4096 / NR * NR;
+    /// Deep blocks, so that C is seldom read back: a KC × NR panel of B is streamed from the second-level
+    /// cache.
+    static constexpr int64_t KC = 4096 / int64_t(sizeof(T));
+    static constexpr int64_t most_rows = 2048 / MR * MR;  // rows and columns packed at a time: a few MiB
+    static constexpr int64_t most_columns = 2048 / NR * NR;
 
-    typedef T Vector __attribute__((vector_size(bytes)));
+    using Vector = Pack<T, width>;
 };
 
 /// A matrix in memory, element (i, k) at data[i · row_stride + k · column_stride].
@@ -93,26 +95,30 @@ void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t
     }
 }
 
-/// sums[i][v] += Σ_k a(i, k) · b[k][v] over a panel of B. `a` may be packed (row_stride 1, column_stride MR)
+/// sums[i][v] = Σ_k a(i, k) · b[k][v] over a panel of B. `a` may be packed (row_stride 1, column_stride MR)
 /// or lie anywhere, as long as all MR rows can be read.
 template <class T>
 HOST void multiply_panels(int64_t depth, MatrixView<T> a, const T* __restrict b,
-                          typename Tile<T>::Vector (&sums)[Tile<T>::MR][2]) {
-    using Vector = typename Tile<T>::Vector;
+                          Pack<T, Tile<T>::width> (&sums)[Tile<T>::MR][2]) {
     constexpr int MR = Tile<T>::MR, width = Tile<T>::width;
+    // Bare vectors, since GCC keeps those in registers where it spills structs.
+    using Vector = typename detail::HostVector<T, width>::type;
+    Vector s[MR][2];
+    UNROLL for (int i = 0; i < MR; ++i) s[i][0] = s[i][1] = Vector{};
     const T* __restrict column = a.data;
     for (int64_t k = 0; k < depth; ++k) {
         Vector low, high;
         std::memcpy(&low, b, sizeof low);
         std::memcpy(&high, b + width, sizeof high);
         UNROLL for (int i = 0; i < MR; ++i) {
-            const T scalar = column[i * a.row_stride];
-            sums[i][0] += scalar * low;
-            sums[i][1] += scalar * high;
+            const Vector scalar = column[i * a.row_stride] - Vector{};
+            s[i][0] = detail::fused_vectors<T, width>(scalar, low, s[i][0]);
+            s[i][1] = detail::fused_vectors<T, width>(scalar, high, s[i][1]);
         }
         column += a.column_stride;
         b += 2 * width;
     }
+    std::memcpy(&sums, &s, sizeof s);
 }
 
 enum class Epilogue { None, Gelu };
@@ -215,7 +221,7 @@ struct Product {
                         for (int64_t q = columns.begin; q < columns.end; ++q) {
                             for (int64_t p = rows.begin; p < rows.end; ++p) {
                                 prefetch((a_first + p) * Shape::MR, (b_first + q) * Shape::NR);
-                                Vector sums[Shape::MR][2] = {};
+                                Vector sums[Shape::MR][2];
                                 multiply_panels<T>(depth, {packed_a + p * Shape::MR * depth, 1, Shape::MR},
                                                    packed_b + q * Shape::NR * depth, sums);
                                 finish(sums, (a_first + p) * Shape::MR, (b_first + q) * Shape::NR, k0 > 0,
@@ -247,9 +253,8 @@ struct Product {
         if (j0 + Shape::NR <= n) {
             for (int64_t i = 0; i < rows; ++i) {
                 UNROLL for (int h = 0; h < 2; ++h) {
-                    Pack<T, Shape::width> sum;
-                    std::memcpy(&sum, &sums[i][h], sizeof sum);
-                    finish_pack(sum, i0 + i, At<Shape::width>{j0 + h * Shape::width}, continued, last, probe);
+                    finish_pack(sums[i][h], i0 + i, At<Shape::width>{j0 + h * Shape::width}, continued, last,
+                                probe);
                 }
             }
         } else {

@@ -36,6 +36,12 @@ struct Sum {
         if constexpr (N == Team::width) lanes = lanes + value;
         else tail += value[0];
     }
+    /// += a · b
+    template <int N>
+    HD void add_product(Pack<A, N> a, Pack<A, N> b) {
+        if constexpr (N == Team::width) lanes = fused(a, b, lanes);
+        else tail = fused(a, b, splat<1>(tail))[0];
+    }
     HD A total() const {
         return detail::fold(lanes, [](A a, A b) { return a + b; }) + tail;
     }

@@ -76,6 +76,7 @@ int train(Command command) {
     bool was_finite = true;
     while (trainer.steps_done() < last && !caught_signal) {
         const StepRow row = trainer.step();
+        db.add_statistics(row.step, trainer.observed());
         db.add_step(row, trainer.batch_rows());
         progress.step(row);
         if (!row.finite && was_finite) {

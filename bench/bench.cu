@@ -9,6 +9,7 @@
 #include "kernels/product.h"
 #include "model/gpt.h"
 #include "optim/optimizer.h"
+#include "probes/recorder.h"
 #include "run/machine.h"
 
 namespace wobble::bench {
@@ -44,13 +45,14 @@ void product(benchmark::State& state, ProductShape shape, bool transpose_a, bool
                            .k = k,
                            .transpose_a = transpose_a,
                            .transpose_b = transpose_b};
-    for (auto _ : state) p(context, static_cast<NoProbe*>(nullptr));
+    NoWatch nobody;
+    for (auto _ : state) p(context, nobody);
     report(state, 2.0 * double(m) * double(n) * double(k), threads, roof);
 }
 
 /// Forward, backward and update of one batch. FLOPs: 6 for each weight and token (2 forward, 4 backward; the
 /// position table multiplies nothing), and causal attention's 6 · T · C a token and layer.
-void step(benchmark::State& state, ModelConfig config, int64_t batch, int threads) {
+void step(benchmark::State& state, ModelConfig config, int64_t batch, int threads, const char* probes) {
     const double roof = multiply_add_peak(threads);
     Context context(threads);
     Gpt<float> model(config, batch, true);
@@ -65,8 +67,13 @@ void step(benchmark::State& state, ModelConfig config, int64_t batch, int thread
         model.backward(context, false);
         optimizer.step(context, model.weights(), model.gradients(), 1e-4, ++n, OnNonfinite::Stop);
     };
+    Recorder recorder{ProbePlan(probes)};
+    if (ProbePlan(probes).looks()) context.recorder = &recorder;
     one_step();  // the first one waits for memory to be handed out
-    for (auto _ : state) one_step();
+    for (auto _ : state) {
+        recorder.clear();
+        one_step();
+    }
     const double weights = double(model.table().count() - config.context * config.channels);
     const double attention = 6.0 * double(config.layers * config.context * config.channels);
     report(state, (6 * weights + attention) * rows, threads, roof);
@@ -92,12 +99,15 @@ void add_all() {
                 })->UseRealTime();
             }
         }
-        const auto whole = [&](const char* name, ModelConfig config, int64_t batch) {
-            benchmark::RegisterBenchmark(
-                (std::string("step/") + name + suffix).c_str(),
-                [=](benchmark::State& state) { step(state, config, batch, threads); })
-                ->UseRealTime()
-                ->Unit(benchmark::kMillisecond);
+        const auto whole = [&](const std::string& name, ModelConfig config, int64_t batch) {
+            for (const char* probes : {"off", "moments", "full"}) {
+                const std::string full_name = "step/" + name + "/probes:" + probes + suffix;
+                benchmark::RegisterBenchmark(
+                    full_name.c_str(),
+                    [=](benchmark::State& state) { step(state, config, batch, threads, probes); })
+                    ->UseRealTime()
+                    ->Unit(benchmark::kMillisecond);
+            }
         };
         whole("L4_H4_C128_T64_V256_B12",
               {.vocab = 256, .context = 64, .layers = 4, .heads = 4, .channels = 128}, 12);

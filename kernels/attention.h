@@ -108,10 +108,10 @@ struct AttentionForward {
         if (team.leads()) lse[row.statistic] = maximum + std::log(sum);
     }
 
-    int64_t tasks() const;
-    int64_t probe_count() const { return tasks(); }
-    template <class Probe>
-    void operator()(Context& context, Probe* probes) const;  // attention_blocks.h
+    // The CPU's own text, in attention_blocks.h.
+    int64_t parts() const;
+    template <class Watch>
+    void operator()(Context& context, Watch& watch) const;
 };
 
 /// One query of one head per team: dq, and δ for the keys' kernel.

@@ -85,24 +85,25 @@ struct AttentionBlocks {
 
 /// Tasks of forward: at least 32 where the shape allows, whatever the number of threads.
 template <class T>
-int64_t AttentionForward<T>::tasks() const {
+int64_t AttentionForward<T>::parts() const {
     const int64_t heads = shape.batch * shape.heads;
     return heads * std::min(ceil_div(32, heads), ceil_div(shape.queries, AttentionBlocks<T>::block));
 }
 
 template <class T>
-template <class Probe>
-void AttentionForward<T>::operator()(Context& context, Probe* probes) const {
+template <class Watch>
+void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
     const AttentionBlocks<T> blocks(shape);
     constexpr int64_t block = blocks.block;
     const int64_t D = shape.head_size, sequence = shape.sequence;
-    const int64_t parts = tasks() / (shape.batch * shape.heads);
+    const int64_t tasks = parts(), splits = tasks / (shape.batch * shape.heads);
     const T scale = T(1) / std::sqrt(T(D));
 
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
-    for (int64_t task = 0; task < tasks(); ++task) {
-        const int64_t b = task / parts / shape.heads, h = task / parts % shape.heads, part = task % parts;
+    for (int64_t task = 0; task < tasks; ++task) {
+        const int64_t b = task / splits / shape.heads, h = task / splits % shape.heads, split = task % splits;
+        auto probe = watch.probe(task);
         const T* q = qkv + shape.qkv(b, 0, h, 0);
         T* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<T>(
             blocks.by_key_size() + blocks.by_head_size(sequence) + block * D + block * blocks.score_stride);
@@ -112,9 +113,9 @@ void AttentionForward<T>::operator()(Context& context, Probe* probes) const {
         blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 1), keys);
         blocks.pack_by_head(qkv + shape.qkv(b, 0, h, 2), blocks.row_stride, sequence, values);
 
-        // Parts take blocks in turn, since late queries have more keys than early ones.
+        // Splits take blocks in turn, since late queries have more keys than early ones.
         const int64_t first = sequence - shape.queries;
-        for (int64_t i0 = first + part * block; i0 < sequence; i0 += parts * block) {
+        for (int64_t i0 = first + split * block; i0 < sequence; i0 += splits * block) {
             const int64_t rows = std::min(block, sequence - i0), keys_seen = i0 + rows;
             blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, rows, keys_seen, keys, scale,
                           packed_q, p);
@@ -143,9 +144,7 @@ void AttentionForward<T>::operator()(Context& context, Probe* probes) const {
                                    Lane{}.each(count, [&](auto at) {
                                        const auto result = load(value, at) * inverse_sum[r];
                                        store(o, at, result);
-                                       if constexpr (!std::is_same_v<Probe, NoProbe>) {
-                                           probes[task].observe(Output, row, {h * D + d + at.index}, result);
-                                       }
+                                       probe.observe(Output, row, at_column(h * D + d, at), result);
                                    });
                                });
         }
@@ -168,22 +167,23 @@ struct AttentionBackward {
     T* dqkv;        // [B, T, 3C]
     AttentionShape shape;
 
-    int64_t probe_count() const { return shape.batch * shape.heads; }
+    int64_t parts() const { return shape.batch * shape.heads; }
 
-    template <class Probe>
-    void operator()(Context& context, Probe* probes) const {
-        const int64_t tasks = probe_count();
+    template <class Watch>
+    void operator()(Context& context, Watch& watch) const {
+        const int64_t tasks = parts();
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
         for (int64_t task = 0; task < tasks; ++task) {
+            auto probe = watch.probe(task);
             head(context.thread_scratch[size_t(omp_get_thread_num())], task / shape.heads, task % shape.heads,
-                 probes ? probes + task : nullptr);
+                 probe);
         }
     }
 
   private:
     template <class Probe>
-    void head(Scratch& scratch, int64_t b, int64_t h, Probe* probe) const {
+    void head(Scratch& scratch, int64_t b, int64_t h, Probe& probe) const {
         const AttentionBlocks<T> blocks(shape);
         constexpr int64_t block = blocks.block;
         const int64_t D = shape.head_size, C = shape.channels(), sequence = shape.sequence;
@@ -253,12 +253,11 @@ struct AttentionBackward {
     }
 
     template <class Probe>
-    static void write(T* to, const T* value, int64_t count, int64_t row, int64_t column, Probe* probe) {
+    static void write(T* to, const T* value, int64_t count, int64_t row, int64_t column, Probe& probe) {
         Lane{}.each(count, [&](auto at) {
             const auto v = load(value, at);
             store(to, at, v);
-            if constexpr (!std::is_same_v<Probe, NoProbe>)
-                probe->observe(Output, row, {column + at.index}, v);
+            probe.observe(Output, row, at_column(column, at), v);
         });
     }
 };

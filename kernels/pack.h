@@ -55,6 +55,12 @@ struct At {
     int64_t index;
 };
 
+/// The same elements, counted from `column` columns further left.
+template <int N>
+HD constexpr At<N> at_column(int64_t column, At<N> at) {
+    return {column + at.index};
+}
+
 namespace detail {
 
 /// A GCC vector: for the CPU's own code.

@@ -5,13 +5,17 @@
 
 namespace wobble {
 
-/// The probe of a bare kernel: it compiles to nothing. Any probe has this shape:
+/// The probe of a bare kernel: it compiles to nothing. Any probe has this one method:
 ///   observe(channel, row, at, value)   the kernel computed `value` at columns `at` of `row`
-///   merge(other)                       take in what another probe saw of later rows
 struct NoProbe {
     template <class A, int N>
     HD void observe(int, int64_t, At<N>, Pack<A, N>) {}
-    HD void merge(const NoProbe&) {}
+};
+
+/// Hands out a probe for each part of a kernel's work: none, for a bare kernel. What probes saw is merged in
+/// the order of the parts.
+struct NoWatch {
+    NoProbe probe(int64_t) { return {}; }
 };
 
 }  // namespace wobble

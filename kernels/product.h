@@ -160,13 +160,13 @@ struct Product {
             else t.column_panels /= 2;
         }
     }
-    int64_t probe_count() const {
+    int64_t parts() const {
         const Tasks t = tasks();
         return t.down * t.across;
     }
 
-    template <class Probe>
-    void operator()(Context& context, Probe* probes) const {
+    template <class Watch>
+    void operator()(Context& context, Watch& watch) const {
         const MatrixView<T> left{a, transpose_a ? 1 : k, transpose_a ? m : 1};
         // B is packed by columns: seen as its transpose, a row of the view is a column of op(B).
         const MatrixView<T> right{b, transpose_b ? k : 1, transpose_b ? 1 : n};
@@ -214,7 +214,7 @@ struct Product {
                     for (int64_t task = 0; task < down * across; ++task) {
                         // Neighbours in the task order share a block of A.
                         const int64_t d = task / across, e = task % across;
-                        Probe* probe = probes ? probes + (td + d) * grid.across + ta + e : nullptr;
+                        auto probe = watch.probe((td + d) * grid.across + ta + e);
                         const Range rows{d * grid.row_panels, std::min((d + 1) * grid.row_panels, a_panels)};
                         const Range columns{e * grid.column_panels,
                                             std::min((e + 1) * grid.column_panels, b_panels)};
@@ -248,7 +248,7 @@ struct Product {
     /// Writes a tile of sums to C at (i0, j0), the last block of K with all that follows the product.
     template <class Probe>
     void finish(const Vector (&sums)[Shape::MR][2], int64_t i0, int64_t j0, bool continued, bool last,
-                Probe* probe) const {
+                Probe& probe) const {
         const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
         if (j0 + Shape::NR <= n) {
             for (int64_t i = 0; i < rows; ++i) {
@@ -270,7 +270,7 @@ struct Product {
 
     template <int N, class Probe>
     HOST void finish_pack(Pack<T, N> value, int64_t row, At<N> at, bool continued, bool last,
-                          Probe* probe) const {
+                          Probe& probe) const {
         T* out = c + row * n;
         // A residual in C itself is added first: later blocks of K find partial sums in its place.
         const bool in_place = residual == c && activation == Epilogue::None;
@@ -282,7 +282,7 @@ struct Product {
                 value = Gelu::value(value);
             }
             if (residual && !in_place) value = value + load(residual + row * n, at);
-            if constexpr (!std::is_same_v<Probe, NoProbe>) probe->observe(Output, row, at, value);
+            probe.observe(Output, row, at, value);
         }
         store(out, at, value);
     }

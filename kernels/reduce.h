@@ -63,7 +63,7 @@ struct SumChunks {
             for (int64_t i = 1; i < count; ++i) sum = sum + load(chunks + i * C + first, at);
             if (accumulate) sum = sum + load(out + first, at);
             store(out + first, at, sum);
-            probe.observe(Output, 0, {first + at.index}, sum);
+            probe.observe(Output, 0, at_column(first, at), sum);
         });
     }
 };
@@ -73,6 +73,7 @@ struct SumChunks {
 template <class T>
 struct SquaredSum {
     using Element = T;
+    using Observed = double;  // what the probe sees, where it is not the accumulator type
     static constexpr const char* name = "squared_sum";
     enum Channel { Partial };
     static constexpr const char* channels[] = {"partial"};

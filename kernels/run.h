@@ -1,8 +1,7 @@
 // Runs a kernel over its rows: on the CPU one chunk of rows per OpenMP task, on CUDA one warp or block per
 // row.
 //
-// This is the only place that launches anything. Probes are given by the caller, one for each chunk; what
-// each chunk holds follows from the number of rows alone.
+// This is the only place that launches anything. Who watches is the caller's business.
 #pragma once
 
 #include "kernels/context.h"
@@ -13,21 +12,16 @@
 
 namespace wobble {
 
-template <class Kernel, class Probe>
-void run_on_cpu(Context& context, int64_t rows, const Kernel& kernel, Probe* probes) {
+/// `watch.probe(chunk)` watches one chunk of rows.
+template <class Kernel, class Watch>
+void run_on_cpu(Context& context, int64_t rows, const Kernel& kernel, Watch& watch) {
     const int64_t chunks = chunk_count(rows);
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(context.threads) if (chunks > 1 && context.worth_sharing(rows * kernel.row_elements()))
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        auto probe = watch.probe(chunk);
         const Range range = chunk_rows(chunk, rows);
-        if constexpr (std::is_same_v<Probe, NoProbe>) {
-            NoProbe none;
-            for (int64_t row = range.begin; row < range.end; ++row) kernel(Lane{}, row, none);
-        } else {
-            Probe probe = probes[chunk];
-            for (int64_t row = range.begin; row < range.end; ++row) kernel(Lane{}, row, probe);
-            probes[chunk] = probe;
-        }
+        for (int64_t row = range.begin; row < range.end; ++row) kernel(Lane{}, row, probe);
     }
 }
 

@@ -208,9 +208,10 @@ void linear_backward(Context& context, const Site& site, const T* x, const T* we
                       .k = rows,
                       .transpose_a = true,
                       .accumulate = accumulate},
-           site);
-    launch(context, chunk_count(rows), ColumnSum<T>{.x = dy, .chunks = chunks, .rows = rows, .C = out}, site);
-    sum_chunks<T>(context, site, chunks, dbias, out, chunk_count(rows), accumulate);
+           site.of(".weight"));
+    launch(context, chunk_count(rows), ColumnSum<T>{.x = dy, .chunks = chunks, .rows = rows, .C = out},
+           site.of(".bias"));
+    sum_chunks<T>(context, site.of(".bias"), chunks, dbias, out, chunk_count(rows), accumulate);
     launch(context,
            Product<T>{.a = dy, .b = weight, .c = dx, .m = rows, .n = in, .k = out, .transpose_b = true},
            site);
@@ -222,8 +223,8 @@ void norm_backward(Context& context, const Site& site, LayerNormBackward<T> norm
                    Accumulator<T>* dbias, bool accumulate) {
     const int64_t chunks = chunk_count(norm.rows);
     launch(context, chunks, norm, site);
-    sum_chunks<T>(context, site, norm.dweight_chunks, dweight, norm.C, chunks, accumulate);
-    sum_chunks<T>(context, site, norm.dbias_chunks, dbias, norm.C, chunks, accumulate);
+    sum_chunks<T>(context, site.of(".weight"), norm.dweight_chunks, dweight, norm.C, chunks, accumulate);
+    sum_chunks<T>(context, site.of(".bias"), norm.dbias_chunks, dbias, norm.C, chunks, accumulate);
 }
 
 }  // namespace
@@ -242,7 +243,7 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
                       .k = rows_,
                       .transpose_a = true,
                       .accumulate = accumulate},
-           {"head", -1, backward_phase});
+           {"head", -1, backward_phase, ".weight"});
     launch(context, Product<T>{.a = dlogits, .b = weight_->wte, .c = d_channels_, .m = rows_, .n = C, .k = V},
            {"head", -1, backward_phase});
     norm_backward(context, {"ln_f", -1, backward_phase},
@@ -268,7 +269,7 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
                                         .sequence = sequence_,
                                         .C = C,
                                         .accumulate = accumulate},
-           {"wpe", -1, backward_phase});
+           {"wpe", -1, backward_phase, ".weight"});
     index_.build(tokens_, rows_, V);
     launch(context, V,
            TokenEmbeddingBackward<T>{.order = index_.order.data(),
@@ -276,7 +277,7 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
                                      .dy = d_stream_,
                                      .dwte = gradient_->wte,
                                      .C = C},
-           {"wte", -1, backward_phase});
+           {"wte", -1, backward_phase, ".weight"});
 }
 
 /// d_stream_ holds the gradient of the block's output on entry and of its input on return.

@@ -1,46 +1,84 @@
-// Who wants to see what: a kernel is launched at a site, and the recorder says whether to look.
+// Who wants to see what: a kernel is launched at a site, and the recorder says how closely to look and keeps
+// what was seen.
 #pragma once
 
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include "probes/moments.h"
+#include "probes/watch.h"
 
 namespace wobble {
 
 enum class Phase { Forward, Backward, Update };
+const char* phase_name(Phase phase);
 
-/// A place in the model: `attn.qkv` of layer 3 is "h.3.attn.qkv"; layer -1 stands outside the layers.
+/// A place in the model: {"attn.qkv", 3} is "h.3.attn.qkv"; layer -1 stands outside the layers. In the
+/// backward phase a site without `part` is the gradient of its input, and one with ".weight" or ".bias" that
+/// of the parameter.
 struct Site {
     const char* name;
     int layer = -1;
     Phase phase = Phase::Forward;
+    const char* part = "";
 
-    std::string full_name() const { return layer < 0 ? name : "h." + std::to_string(layer) + "." + name; }
+    Site of(const char* parameter) const { return {name, layer, phase, parameter}; }
+    std::string full_name() const {
+        return (layer < 0 ? std::string() : "h." + std::to_string(layer) + ".") + name + part;
+    }
 };
 
-/// Keeps what was observed since it was last cleared, in the order of the launches.
+/// Which sites to look at: "moments" or "full:h.*.attn.*,moments:*". Of several patterns (as in the shell)
+/// the first that matches a site decides; sites that none matches are left alone.
+class ProbePlan {
+  public:
+    ProbePlan() = default;
+    /// UserError when `text` is not such a list.
+    explicit ProbePlan(const std::string& text);
+
+    Tier tier(const std::string& site) const;
+    bool looks() const;
+
+  private:
+    struct Rule {
+        Tier tier;
+        std::string pattern;
+    };
+    std::vector<Rule> rules_;
+};
+
 class Recorder {
   public:
+    /// One channel of one kernel at one site, over all launches since the last `clear`: the micro-batches of
+    /// a step.
     struct Record {
         std::string site;
+        int layer;
         Phase phase;
         const char* kernel;
         const char* channel;
-        Moments moments;
+        Statistics statistics;
+
+        const Moments& moments() const { return statistics.moments; }
     };
 
-    bool wants(const Site&) const { return enabled_; }
-    void enable(bool on) { enabled_ = on; }
-    void record(const Site& site, const char* kernel, const char* channel, const Moments& moments) {
-        records_.push_back({site.full_name(), site.phase, kernel, channel, moments});
-    }
+    explicit Recorder(ProbePlan plan) : plan_(std::move(plan)) {}
+
+    Tier tier(const Site& site) const { return plan_.tier(site.full_name()); }
+    void record(const Site& site, const char* kernel, const char* channel, Statistics statistics);
+    /// In the order in which they were first launched.
     const std::vector<Record>& records() const { return records_; }
-    void clear() { records_.clear(); }
+    /// The record that was the first, in time, to see a value that is not finite; null when all were.
+    const Record* first_nonfinite() const {
+        return first_nonfinite_ < 0 ? nullptr : &records_[size_t(first_nonfinite_)];
+    }
+    void clear();
 
   private:
-    bool enabled_ = true;
+    ProbePlan plan_;
     std::vector<Record> records_;
+    std::unordered_map<std::string, size_t> index_;
+    int64_t first_nonfinite_ = -1;
 };
 
 }  // namespace wobble

@@ -7,48 +7,13 @@
 #include <cstring>
 
 #include "kernels/error.h"
+#include "probes/run_db_tables.h"
 
 namespace wobble {
 namespace {
 
 // Raised whenever a reader of the older form would go wrong.
-constexpr int64_t kVersion = 1;
-
-// The comments stay in the database: `sqlite3 run.db .schema` shows them.
-constexpr const char* kTables = R"(
-CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE steps (
-    step INTEGER PRIMARY KEY,  -- optimizer steps done, this one included
-    tokens INTEGER,            -- seen since the start of the run
-    loss REAL,                 -- nats per token, mean over the batch; this and all other reals: NULL when not finite
-    lr REAL,
-    grad_norm REAL,            -- before clipping
-    clip REAL,                 -- factor applied to the gradient, 1 when not clipped
-    update_norm REAL,
-    weight_norm REAL,
-    seconds REAL,
-    tokens_per_second REAL,
-    applied INTEGER,           -- 0: the update was not applied
-    finite INTEGER             -- 0: something was NaN or infinite
-);
-CREATE TABLE evals (
-    step INTEGER,
-    name TEXT,
-    loss REAL,                 -- nats per token; NULL when not finite
-    tokens INTEGER,
-    seconds REAL,
-    PRIMARY KEY (step, name)
-) WITHOUT ROWID;
-CREATE TABLE batches (
-    step INTEGER,
-    micro INTEGER,             -- micro-batch of the step
-    row INTEGER,               -- sequence of the micro-batch
-    source INTEGER,
-    document INTEGER,          -- in the source
-    offset INTEGER,            -- of the sequence in the document
-    PRIMARY KEY (step, micro, row)
-) WITHOUT ROWID;
-)";
+constexpr int64_t newest_version = 1;
 
 int bind(sqlite3_stmt* statement, int index, int64_t value) {
     return sqlite3_bind_int64(statement, index, value);
@@ -66,6 +31,23 @@ int bind(sqlite3_stmt* statement, int index, double value) {
 int bind(sqlite3_stmt* statement, int index, const std::string& value) {
     return sqlite3_bind_text64(statement, index, value.data(), value.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
 }
+
+int bind(sqlite3_stmt* statement, int index, std::optional<int64_t> value) {
+    return value ? bind(statement, index, *value) : sqlite3_bind_null(statement, index);
+}
+
+/// {"name": count, …} of the counts that are not zero.
+class CountsAsJson {
+  public:
+    void add(const std::string& name, uint64_t count) {
+        if (count == 0) return;
+        text_ += (text_.size() > 1 ? ", \"" : "\"") + name + "\": " + std::to_string(count);
+    }
+    std::string text() const { return text_ + "}"; }
+
+  private:
+    std::string text_ = "{";
+};
 
 const char* remedy(int code) {
     switch (code & 0xff) {  // the primary code of an extended one
@@ -151,22 +133,24 @@ RunDb::RunDb(const std::string& path, std::chrono::milliseconds lock_timeout)
     execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
     insert_step_ = prepare("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
     insert_batch_ = prepare("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)");
+    insert_stats_ = prepare("INSERT INTO stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    insert_histogram_ = prepare("INSERT INTO histograms VALUES (?, ?, ?, ?, ?)");
 }
 
 void RunDb::create_tables() {
     begin();  // so that no other process creates them at the same time
     const int64_t version = query("PRAGMA user_version");
-    if (version > kVersion)
+    if (version > newest_version)
         throw UserError("cannot use " + path_ + ": found version " + std::to_string(version) +
-                        "; expected at most " + std::to_string(kVersion) +
+                        "; expected at most " + std::to_string(newest_version) +
                         "; use the newer program that wrote it");
     if (version == 0) {
         if (query("SELECT count(*) FROM sqlite_schema") != 0)
             throw UserError("cannot use " + path_ +
                             ": found the database of another program; expected that of a run; "
                             "move it away or choose another run directory");
-        execute(kTables);
-        execute(("PRAGMA user_version = " + std::to_string(kVersion)).c_str());
+        execute(run_db_tables);
+        execute(("PRAGMA user_version = " + std::to_string(newest_version)).c_str());
     }
     commit();
 }
@@ -227,6 +211,48 @@ void RunDb::add_step(const StepRow& s, const std::vector<BatchRow>& batches) {
     // Counted from the last commit, not from the first row since, so that a slow step does not wait for the
     // next one.
     if (std::chrono::steady_clock::now() - committed_ >= std::chrono::seconds(1)) commit();
+}
+
+int64_t RunDb::site_number(const Recorder::Record& r) {
+    const std::string key = r.site + '/' + phase_name(r.phase) + '/' + r.kernel + '/' + r.channel;
+    if (const auto known = sites_.find(key); known != sites_.end()) return known->second;
+    Statement insert = prepare(
+        "INSERT INTO sites (name, layer, phase, channel, kernel) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET layer = layer RETURNING site");
+    int index = 0;
+    for (const std::string& text : {r.site, std::string(), std::string(phase_name(r.phase)),
+                                    std::string(r.channel), std::string(r.kernel)}) {
+        ++index;
+        check(index == 2 ? bind(insert.get(), index, r.layer) : bind(insert.get(), index, text), "write");
+    }
+    check(sqlite3_step(insert.get()), "write");
+    const int64_t number = sqlite3_column_int64(insert.get(), 0);
+    check(sqlite3_step(insert.get()), "write");
+    return sites_[key] = number;
+}
+
+void RunDb::add_statistics(int64_t step, const std::vector<Recorder::Record>& records) {
+    begin();
+    for (const Recorder::Record& r : records) {
+        const int64_t site = site_number(r);
+        const Moments& m = r.moments();
+        const bool any = m.count > 0;
+        const auto place = [](int64_t at) { return at < 0 ? std::nullopt : std::optional(at); };
+        run(insert_stats_, step, site, m.count, any ? m.mean : NAN, m.rms(), any ? m.min : NAN,
+            any ? m.max : NAN, m.absmax(), m.skew(), m.kurtosis(), m.zeros, m.subnormals, m.nans,
+            m.positive_infinities + m.negative_infinities, place(m.first_row), place(m.first_column));
+        if (const Histogram* h = r.statistics.histogram.get()) {
+            CountsAsJson bins, flushed, overflowed;
+            for (int i = 0; i < Histogram::bins; ++i) {
+                bins.add(std::to_string(i + Histogram::lowest), h->by_exponent[size_t(i)]);
+            }
+            for (size_t f = 0; f < format_count; ++f) {
+                flushed.add(formats[f].name, h->flushed[f]),
+                    overflowed.add(formats[f].name, h->overflowed[f]);
+            }
+            run(insert_histogram_, step, site, bins.text(), flushed.text(), overflowed.text());
+        }
+    }
 }
 
 void RunDb::add_eval(const EvalRow& e) {

@@ -1,7 +1,8 @@
 // run.db: what a run records, as an SQLite database that other processes can query while the run goes on.
 //
-// Tables: run (key, value), steps, evals, batches. Rows of a step carry the number of the optimizer step just
-// done, 1 for the first. SQLite has no NaN, and readers stumble over infinities: both are stored as NULL.
+// Tables (run_db_tables.h): run (key, value), steps, evals, batches, sites, stats, histograms. Rows of a step
+// carry the number of the optimizer step just done, 1 for the first. SQLite has no NaN, and readers stumble
+// over infinities: both are stored as NULL.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
+
+#include "probes/recorder.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -64,6 +68,9 @@ class RunDb {
     /// step with a non-finite loss, rate, norm or clip is stored as not finite, whatever the row says.
     void add_step(const StepRow&, const std::vector<BatchRow>& batches);
 
+    /// What the recorder saw in a step, into sites, stats and histograms. Committed with the step.
+    void add_statistics(int64_t step, const std::vector<Recorder::Record>& records);
+
     /// Replaces an evaluation of the same step and name, and commits.
     void add_eval(const EvalRow&);
 
@@ -91,7 +98,10 @@ class RunDb {
 
     std::string path_;
     std::unique_ptr<sqlite3, Close> database_;
-    Statement insert_step_, insert_batch_;
+    int64_t site_number(const Recorder::Record& record);
+
+    Statement insert_step_, insert_batch_, insert_stats_, insert_histogram_;
+    std::unordered_map<std::string, int64_t> sites_;
     std::chrono::steady_clock::time_point committed_;
 };
 

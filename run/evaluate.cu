@@ -5,8 +5,8 @@
 
 #include "data/batch.h"
 #include "kernels/error.h"
-#include "run/evaluate.h"
 #include "run/config_file.h"
+#include "run/evaluate.h"
 #include "run/machine.h"
 #include "run/progress.h"
 

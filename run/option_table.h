@@ -55,6 +55,10 @@ void for_each_option(O& o, Visit&& visit) {
     visit("stop-after", o.stop_after, Free, "Leave cleanly after this step of a longer plan; 0: at the end");
     visit("log-every", o.log_every, Free,
           "Print a line every so many steps; 0: a live line on a terminal, some forty lines elsewhere");
+    visit("probes", o.probes, Free,
+          "Statistics in run.db: off, moments or full (with histograms), for all sites or by pattern: "
+          "full:h.*.attn.*,moments:*");
+    visit("probe-every", o.probe_every, Free, "Steps between recorded ones; step 1 is recorded");
     visit("device", o.device, Free, "auto, cpu or cuda");
     visit("threads", o.threads, Free, "CPU threads; 0: one per physical core. Results do not depend on it");
 }

@@ -1,6 +1,7 @@
 #include "run/options.h"
 
 #include "kernels/error.h"
+#include "probes/recorder.h"
 #include "run/config_file.h"
 #include "run/option_table.h"
 
@@ -38,7 +39,8 @@ void check(const Options& o) {
     at_least(o.eval_every, 0, "--eval-every"), at_least(o.eval_sequences, 0, "--eval-sequences");
     at_least(o.checkpoint_every, 0, "--checkpoint-every"), at_least(o.keep, 0, "--keep");
     at_least(o.stop_after, 0, "--stop-after"), at_least(o.log_every, 0, "--log-every");
-    at_least(o.threads, 0, "--threads");
+    at_least(o.threads, 0, "--threads"), at_least(o.probe_every, 1, "--probe-every");
+    ProbePlan{o.probes};
     within(o.lr, 0, 1e6, "--lr"), within(o.final_lr, 0, 1.0001, "--final-lr"),
         within(holdout_share(o), 0, 1, "--holdout");
     within(o.beta1, 0, 1, "--beta1"), within(o.beta2, 0, 1, "--beta2"), within(o.epsilon, 0, 1, "--epsilon");
@@ -55,7 +57,9 @@ void check(const Options& o) {
     }
 }
 
-double holdout_share(const Options& o) { return o.holdout >= 0 ? o.holdout : o.val.empty() ? 0.05 : 0; }
+double holdout_share(const Options& o) {
+    return o.holdout >= 0 ? o.holdout : o.val.empty() ? 0.05 : 0;
+}
 
 ModelConfig model_config(const Options& o, int64_t vocab) {
     return {

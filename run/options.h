@@ -16,7 +16,7 @@ struct Options {
     // Data
     std::string data = "synthetic:markov?order=1&vocab=64&seed=1";
     std::vector<std::string> val;  // NAME=SPEC
-    double holdout = -1;  // negative: 0.05 without --val, 0 with it
+    double holdout = -1;           // negative: 0.05 without --val, 0 with it
     int64_t vocab = 0;
     // Model
     int64_t context = 64, layers = 4, heads = 4, channels = 128;
@@ -35,6 +35,8 @@ struct Options {
     std::string run;
     int64_t eval_every = 250, eval_sequences = 500;
     int64_t checkpoint_every = 500, keep = 2, stop_after = 0, log_every = 0;
+    std::string probes = "off";
+    int64_t probe_every = 10;
     std::string device = "auto";
     int64_t threads = 0;
 };

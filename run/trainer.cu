@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "kernels/error.h"
 #include "probes/recorder.h"
@@ -29,7 +30,9 @@ Trainer::Trainer(const Options& options)
       context_(make_context(options)),
       model_(model_config(options, data_.vocab()), options.batch, true),
       optimizer_(model_.table(), adamw_settings(options)),
-      schedule_(schedule(options)) {
+      schedule_(schedule(options)),
+      probes_(options.probes),
+      recorder_(probes_) {
     initialise(model_.table(), options.init_seed, model_.weights());
 }
 
@@ -51,6 +54,8 @@ double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite) {
 StepRow Trainer::step() {
     const auto begin = std::chrono::steady_clock::now();
     batch_ = read_batch(data_, cursor_, int(options_.batch * options_.accum));
+    recorder_.clear();
+    context_.recorder = probes_.looks() && step_ % options_.probe_every == 0 ? &recorder_ : nullptr;
     const OnNonfinite policy = on_nonfinite(options_);
     const double lr = schedule_.at(step_);
     const double loss = gradients(batch_, policy != OnNonfinite::Continue);
@@ -66,6 +71,7 @@ StepRow Trainer::step() {
         if (!report.nonfinite.empty()) origin_ += ", and so the gradient of " + report.nonfinite;
         if (policy == OnNonfinite::Continue) update(policy);
     }
+    context_.recorder = nullptr;
     const bool finite = std::isfinite(loss) && report.nonfinite.empty();
     if (report.applied || policy == OnNonfinite::Skip) {
         ++step_;
@@ -102,17 +108,16 @@ std::vector<BatchRow> Trainer::batch_rows() const {
 
 /// Kernels repeat bit for bit, so the same batch is simply run again with a probe at every site.
 std::string Trainer::find_origin() {
-    Recorder recorder;
-    context_.recorder = &recorder;
+    Recorder recorder{ProbePlan("moments")};
+    Recorder* const usual = std::exchange(context_.recorder, &recorder);
     gradients(batch_, false);
-    context_.recorder = nullptr;
-    for (const Recorder::Record& record : recorder.records()) {
-        if (record.moments.nonfinite == 0) continue;
-        return record.site + " (" + (record.phase == Phase::Forward ? "forward" : "backward") + ", " +
-               record.channel + " of " + record.kernel + ": " + std::to_string(record.moments.nonfinite) +
-               " of " + std::to_string(record.moments.nonfinite + record.moments.count) + " values)";
-    }
-    return "the sum over micro-batches";
+    context_.recorder = usual;
+    const Recorder::Record* first = recorder.first_nonfinite();
+    if (!first) return "the sum over micro-batches";
+    const Moments& m = first->moments();
+    return first->site + " (" + phase_name(first->phase) + ", " + first->channel + " of " + first->kernel +
+           ", row " + std::to_string(m.first_row) + ", column " + std::to_string(m.first_column) + "; " +
+           std::to_string(m.nonfinite()) + " of " + std::to_string(m.nonfinite() + m.count) + " values)";
 }
 
 std::vector<EvalRow> Trainer::evaluate() {

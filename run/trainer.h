@@ -34,6 +34,9 @@ class Trainer {
     /// After a step that was not finite: where that began, as a phrase.
     const std::string& nonfinite_origin() const { return origin_; }
 
+    /// What the probes saw in the last step; empty when it was not to be recorded.
+    const std::vector<Recorder::Record>& observed() const { return recorder_.records(); }
+
     std::vector<EvalRow> evaluate();
     void write_checkpoint(const std::string& run, int keep);
 
@@ -55,6 +58,8 @@ class Trainer {
     Gpt<float> model_;
     Optimizer<float> optimizer_;
     Schedule schedule_;
+    ProbePlan probes_;
+    Recorder recorder_;
     Batch batch_;
     std::string origin_;
 

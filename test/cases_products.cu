@@ -141,7 +141,7 @@ KernelCase linear_backward(int64_t rows, int64_t in_size, int64_t out_size) {
                           .n = out_size,
                           .k = rows,
                           .transpose_a = true},
-               {"case"});
+               {"case", -1, Phase::Backward, ".weight"});
         launch(context, chunks,
                ColumnSum<E>{.x = at.get<E>("dy"), .chunks = at.get<A>("chunks"), .rows = rows, .C = out_size},
                {"case"});

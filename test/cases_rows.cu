@@ -253,7 +253,7 @@ KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
                                 .count = chunks,
                                 .C = C,
                                 .accumulate = false},
-                   {"case"});
+                   {"case", -1, Phase::Backward, name});
         }
     });
     c.reference = [=](const Named& given) -> Named {

@@ -47,6 +47,8 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("--device tpu", {"--device tpu", "cpu"});
     refuses("--device cuda", {"--device cuda"});
     refuses("--on-nonfinite ignore", {"--on-nonfinite ignore", "skip"});
+    refuses("--probes everything", {"--probes everything", "moments"});
+    refuses("--probe-every 0", {"--probe-every is 0"});
     refuses("trian", {"'trian' is not a command", "sample"});
     refuses("--heads 3 --channels 128", {"--heads 3 does not divide --channels 128", "--heads 2"});
     refuses("--heads 0", {"--heads is 0"});

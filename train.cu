@@ -42,10 +42,17 @@ void describe_run(RunDb& db, const Trainer& trainer, const Options& options) {
 int train(Command command) {
     Options& options = command.options;
     Trainer trainer(options);
-    std::vector<std::string> warnings;
-    if (command.resume) warnings = trainer.resume(options.run);
     const RunDirectory run = command.resume ? RunDirectory::open(options.run) : RunDirectory::create(options);
-    if (command.resume) run.write_config(options);
+    std::vector<std::string> warnings;
+    if (command.resume) {
+        warnings = trainer.resume(run.path());
+        if (trainer.steps_done() > options.steps) {
+            throw UserError("--steps " + std::to_string(options.steps) +
+                            " is behind the run, which has done " + std::to_string(trainer.steps_done()) +
+                            "; choose at least as many");
+        }
+        run.write_config(options);
+    }
     RunDb db(run.database());
     db.forget_after(trainer.steps_done());
     describe_run(db, trainer, options);

@@ -100,40 +100,66 @@ void add_to(Histogram& histogram, const T* values, int n) {
 
 }  // namespace
 
-void add_block(const float* values, int n, Histogram& histogram) {
-    // Four tables in turn: neighbours often share an exponent, and would wait for each other's count.
-    uint32_t counts[4][256] = {};
-    int flushed[format_count] = {}, overflowed[format_count] = {};
-    float flush_below[format_count], overflow_from[format_count];
-    for (int f = 0; f < format_count; ++f) {
-        flush_below[f] = float(formats[f].smallest / 2), overflow_from[f] = float(formats[f].largest);
+namespace {
+
+/// The exponent field of a float; 0 for zeros and subnormals, 255 for what is not finite.
+int field(float x) {
+    return int(std::bit_cast<uint32_t>(x) >> 23) & 255;
+}
+
+/// What a format would lose, as floats: |x| up to `flush` becomes zero, from `overflow` on infinity.
+struct Losses {
+    float flush, overflow;
+
+    explicit Losses(const Format& format)
+        : flush(float(format.smallest / 2)), overflow(float(format.largest)) {
         // The first float that is no smaller.
-        if (double(overflow_from[f]) < formats[f].largest)
-            overflow_from[f] = std::nextafter(overflow_from[f], INFINITY);
+        if (double(overflow) < format.largest) overflow = std::nextafter(overflow, INFINITY);
     }
-    for (int i = 0; i < n; ++i) {
-        ++counts[i & 3][(std::bit_cast<uint32_t>(values[i]) >> 23) & 255];
-    }
-    for (int f = 0; f < format_count; ++f) {
-        int below = 0, beyond = 0;
+};
+
+}  // namespace
+
+void add_block(const float* values, int n, Histogram& histogram) {
+    static const std::array<Losses, format_count> losses = {
+        Losses(formats[0]), Losses(formats[1]), Losses(formats[2]), Losses(formats[3]), Losses(formats[4])};
+    // Four tables in turn: neighbours often share an exponent, and would wait for each other's count.
+    uint32_t tables[4][256] = {};
+    for (int i = 0; i < n; ++i) ++tables[i & 3][field(values[i])];
+    uint32_t counts[256];
+    for (int e = 0; e < 256; ++e) counts[e] = tables[0][e] + tables[1][e] + tables[2][e] + tables[3][e];
+
+    for (int e = 1; e < 255; ++e) histogram.by_exponent[size_t(e - 127 - Histogram::lowest)] += counts[e];
+    int subnormals = 0;
+    if (counts[0] > 0) {
         for (int i = 0; i < n; ++i) {
-            const float size = std::fabs(values[i]);
-            below += size > 0 && size <= flush_below[f];
-            beyond += size >= overflow_from[f] && size <= std::numeric_limits<float>::max();
-        }
-        flushed[f] = below, overflowed[f] = beyond;
-    }
-    for (int e = 1; e < 255; ++e) {
-        histogram.by_exponent[size_t(e - 127 - Histogram::lowest)] +=
-            counts[0][e] + counts[1][e] + counts[2][e] + counts[3][e];
-    }
-    if (counts[0][0] + counts[1][0] + counts[2][0] + counts[3][0] > 0) {
-        for (int i = 0; i < n; ++i) {  // zeros and subnormals
-            if (std::fabs(values[i]) < std::numeric_limits<float>::min()) add_to(histogram, values + i, 1);
+            if (field(values[i]) != 0 || values[i] == 0) continue;
+            ++subnormals;
+            add_to(histogram, values + i, 1);
         }
     }
+    // Whole exponents are lost or kept; only in that of the threshold itself are values looked at one by one.
     for (size_t f = 0; f < format_count; ++f) {
-        histogram.flushed[f] += uint64_t(flushed[f]), histogram.overflowed[f] += uint64_t(overflowed[f]);
+        const auto [flush, overflow] = losses[f];
+        const int lowest = field(flush), highest = field(overflow);
+        uint64_t flushed = lowest > 0 ? uint64_t(subnormals) : 0, overflowed = 0;
+        for (int e = 1; e < lowest; ++e) flushed += counts[e];
+        for (int e = highest + 1; e < 255; ++e) overflowed += counts[e];
+        int below = 0, beyond = 0;
+        if (counts[lowest] > 0) {
+            for (int i = 0; i < n; ++i) {
+                const float size = std::fabs(values[i]);
+                below += (field(size) == lowest) & (size > 0) & (size <= flush);
+            }
+        }
+        if (counts[highest] > 0) {
+            for (int i = 0; i < n; ++i) {
+                const float size = std::fabs(values[i]);
+                beyond += (field(size) == highest) & (size >= overflow);
+            }
+        }
+        histogram.flushed[f] += flushed + uint64_t(below),
+            histogram.overflowed[f] += overflowed + uint64_t(beyond);
     }
 }
 

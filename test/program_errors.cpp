@@ -86,6 +86,7 @@ TEST_F(Errors, OnResumeNameWhatMayNotChange) {
     refuses("--resume r --layers 2", {"--layers is 2", "started with 1"});
     refuses("--resume r --batch 5", {"--batch is 5"});
     refuses("--resume r --config r/config.toml", {"--resume and --config"});
+    refuses("--resume r --steps 1", {"--steps 1 is behind the run, which has done 2"});
     EXPECT_EQ(checkpoint("r"), before);
     EXPECT_EQ(train("--resume r --threads 1 --steps 5").status, 0);
 }

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 void Program::SetUp() {
     ASSERT_NE(std::getenv("WOBBLE_TRAIN"), nullptr) << "set WOBBLE_TRAIN to the program; `make test` does";
-    char name[] = "/tmp/wobble-program-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
+    std::string name = (fs::temp_directory_path() / "wobble-program-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
     directory_ = name;
 }
 

@@ -6,12 +6,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "probes/observation.h"
 #include "probes/watch.h"
 
 namespace wobble {
-
-enum class Phase { Forward, Backward, Update };
-const char* phase_name(Phase phase);
 
 /// A place in the model: {"attn.qkv", 3} is "h.3.attn.qkv"; layer -1 stands outside the layers. In the
 /// backward phase a site without `part` is the gradient of its input, and one with ".weight" or ".bias" that
@@ -49,19 +47,6 @@ class ProbePlan {
 
 class Recorder {
   public:
-    /// One channel of one kernel at one site, over all launches since the last `clear`: the micro-batches of
-    /// a step.
-    struct Record {
-        std::string site;
-        int layer;
-        Phase phase;
-        const char* kernel;
-        const char* channel;
-        Statistics statistics;
-
-        const Moments& moments() const { return statistics.moments; }
-    };
-
     explicit Recorder(ProbePlan plan) : plan_(std::move(plan)) {}
 
     Tier tier(const Site& site) const { return plan_.tier(site.full_name()); }

@@ -213,7 +213,7 @@ void RunDb::add_step(const StepRow& s, const std::vector<BatchRow>& batches) {
     if (std::chrono::steady_clock::now() - committed_ >= std::chrono::seconds(1)) commit();
 }
 
-int64_t RunDb::site_number(const Recorder::Record& r) {
+int64_t RunDb::site_number(const Record& r) {
     const std::string key = r.site + '/' + phase_name(r.phase) + '/' + r.kernel + '/' + r.channel;
     if (const auto known = sites_.find(key); known != sites_.end()) return known->second;
     Statement insert = prepare(
@@ -231,9 +231,9 @@ int64_t RunDb::site_number(const Recorder::Record& r) {
     return sites_[key] = number;
 }
 
-void RunDb::add_statistics(int64_t step, const std::vector<Recorder::Record>& records) {
+void RunDb::add_statistics(int64_t step, const std::vector<Record>& records) {
     begin();
-    for (const Recorder::Record& r : records) {
+    for (const Record& r : records) {
         const int64_t site = site_number(r);
         const Moments& m = r.moments();
         const bool any = m.count > 0;

@@ -69,7 +69,7 @@ class RunDb {
     void add_step(const StepRow&, const std::vector<BatchRow>& batches);
 
     /// What the recorder saw in a step, into sites, stats and histograms. Committed with the step.
-    void add_statistics(int64_t step, const std::vector<Recorder::Record>& records);
+    void add_statistics(int64_t step, const std::vector<Record>& records);
 
     /// Replaces an evaluation of the same step and name, and commits.
     void add_eval(const EvalRow&);
@@ -98,7 +98,7 @@ class RunDb {
 
     std::string path_;
     std::unique_ptr<sqlite3, Close> database_;
-    int64_t site_number(const Recorder::Record& record);
+    int64_t site_number(const Record& record);
 
     Statement insert_step_, insert_batch_, insert_stats_, insert_histogram_;
     std::unordered_map<std::string, int64_t> sites_;

@@ -112,7 +112,7 @@ std::string Trainer::find_origin() {
     Recorder* const usual = std::exchange(context_.recorder, &recorder);
     gradients(batch_, false);
     context_.recorder = usual;
-    const Recorder::Record* first = recorder.first_nonfinite();
+    const Record* first = recorder.first_nonfinite();
     if (!first) return "the sum over micro-batches";
     const Moments& m = first->moments();
     return first->site + " (" + phase_name(first->phase) + ", " + first->channel + " of " + first->kernel +

@@ -35,7 +35,7 @@ class Trainer {
     const std::string& nonfinite_origin() const { return origin_; }
 
     /// What the probes saw in the last step; empty when it was not to be recorded.
-    const std::vector<Recorder::Record>& observed() const { return recorder_.records(); }
+    const std::vector<Record>& observed() const { return recorder_.records(); }
 
     std::vector<EvalRow> evaluate();
     void write_checkpoint(const std::string& run, int keep);

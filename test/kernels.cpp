@@ -120,7 +120,7 @@ void expect_statistics(const KernelCase& kernel, Precision precision, const Reco
     ASSERT_EQ(recorder.records().size(), kernel.observed.size());
     for (size_t i = 0; i < kernel.observed.size(); ++i) {
         const Observation& expected = kernel.observed[i];
-        const Recorder::Record& record = recorder.records()[i];
+        const Record& record = recorder.records()[i];
         const Moments& moments = record.moments();
         SCOPED_TRACE(std::string(record.kernel) + " " + record.channel);
         EXPECT_EQ(record.channel, expected.channel);

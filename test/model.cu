@@ -287,7 +287,7 @@ void expect_one_result() {
         Recorder recorder{ProbePlan("full:h.1.*,moments")};
         EXPECT_TRUE(same_bits(train<T>(threads, &recorder), first)) << "watched, " << threads << " threads";
         EXPECT_FALSE(recorder.records().empty());
-        for (const Recorder::Record& r : recorder.records()) EXPECT_EQ(r.moments().nonfinite(), 0) << r.site;
+        for (const Record& r : recorder.records()) EXPECT_EQ(r.moments().nonfinite(), 0) << r.site;
     }
 }
 

@@ -1,7 +1,7 @@
 # make            build ./train (with nvcc where it is found, with g++ alone otherwise)
 # make demo       data, a two-minute training, evaluation, a sample
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
-# make bench      kernel and step timings
+# make bench      what kernels and whole steps take, bare and watched;  PYTHON=... an interpreter with PyTorch, to be timed too
 # make format     lay the sources out with clang-format
 # make clean      remove what was built
 #
@@ -67,13 +67,11 @@ COMPILE_CU = $(CXX) -x c++ $(CXXFLAGS) -MMD -MP -c $< -o $@
 endif
 
 # ---------------------------------------------------------------------------------------------------------- sources
-LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes run,$(d)/*.cu $(d)/*.cpp))
+LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes run bench,$(d)/*.cu $(d)/*.cpp))
 TEST_SRC := $(wildcard test/*.cu test/*.cpp)
-BENCH_SRC := $(wildcard bench/*.cu bench/*.cpp)
 object    = $(patsubst %,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call object,$(LIB_SRC))
 TEST_OBJ := $(call object,$(TEST_SRC))
-BENCH_OBJ := $(call object,$(BENCH_SRC))
 
 # ----------------------------------------------------------------------------------------------------- dependencies
 # $(call need,CHECK,PACKAGES) installs PACKAGES where the command CHECK fails, or prints the command that does.
@@ -94,10 +92,9 @@ headers = printf '%s\n' $(foreach h,$(1),'$(hash)if !__has_include(<$(h)>)' '$(h
 BUILD_PACKAGES := g++ libsqlite3-dev libcli11-dev nlohmann-json3-dev librandom123-dev zlib1g-dev
 BUILD_HEADERS  := omp.h sqlite3.h CLI/CLI.hpp nlohmann/json.hpp Random123/philox.h zlib.h
 
-.PHONY: build-packages test-packages bench-packages demo-packages
+.PHONY: build-packages test-packages demo-packages
 build-packages: ; $(call need,$(call headers,$(BUILD_HEADERS)),$(BUILD_PACKAGES))
 test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h),libgtest-dev)
-bench-packages: build-packages ; $(call need,$(call headers,benchmark/benchmark.h),libbenchmark-dev)
 # The demo goes on without them, with other text.
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
@@ -114,10 +111,6 @@ $(OBJ)/train: $(OBJ)/train.cu.o $(LIB_OBJ)
 $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 	@echo "link    $@"
 	@$(LINK) $^ -lgtest -lgtest_main $(LDLIBS) -o $@
-
-$(OBJ)/bench/bench: $(BENCH_OBJ) $(LIB_OBJ)
-	@echo "link    $@"
-	@$(LINK) $^ -lbenchmark $(LDLIBS) -o $@
 
 $(OBJ)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
@@ -141,9 +134,12 @@ test: test-packages
 	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
 	echo "$$((total - failed)) passed, $$failed failed"; exit $$status
 
-bench: bench-packages
-	@$(MAKE) -j$(JOBS) $(OBJ)/bench/bench
-	@$(OBJ)/bench/bench
+# Every number is in bench.json too, beside the other products.
+PYTHON ?= python3
+
+bench: train
+	@PYTHON='$(PYTHON)' $(BIN)/train bench --json $(BUILD)/bench.json
+	@echo "every number: $(BUILD)/bench.json"
 
 # ------------------------------------------------------------------------------------------------------------- demo
 DEMO_TEXT := $(BUILD)/demo_text

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "bench/bench.h"
 #include "kernels/error.h"
 #include "run/command_line.h"
 #include "run/config_file.h"
@@ -118,6 +119,9 @@ int run(int argc, char** argv) {
             return Done;
         case Command::Kind::Eval:
             run_evaluation(command);
+            return Done;
+        case Command::Kind::Bench:
+            run_bench(command.bench);
             return Done;
         case Command::Kind::Help:
             std::fputs(command.help.c_str(), stdout);

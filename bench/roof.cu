@@ -1,8 +1,13 @@
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
 
 #include "bench/roof.h"
 #include "kernels/product.h"
+#include "kernels/team.h"
+#include "model/memory.h"
 
 namespace wobble::bench {
 
@@ -38,6 +43,57 @@ double multiply_add_peak(int threads) {
 #pragma omp parallel num_threads(threads) reduction(+ : total)
         total += peak_of_this_thread();
         best = std::max(best, total);
+    }
+    return best;
+}
+
+int64_t last_level_cache() {
+    int64_t largest = 0;
+    for (int index = 0;; ++index) {
+        const std::string directory =
+            "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size";
+        int64_t size = 0;
+        char unit = 0;
+        if (!(std::ifstream(directory) >> size >> unit)) return largest;
+        largest = std::max(largest, size * (unit == 'M' ? 1 << 20 : unit == 'K' ? 1 << 10 : 1));
+    }
+}
+
+int64_t copy_working_set() {
+    return std::clamp<int64_t>(8 * last_level_cache(), int64_t(256) << 20, int64_t(1) << 30);
+}
+
+double copy_bandwidth(int threads) {
+    const int64_t n = copy_working_set() / 2 / int64_t(sizeof(float));
+    float *from = nullptr, *to = nullptr;
+    Memory memory;
+    memory.plan([&](Memory& m) { from = m.take<float>(n), to = m.take<float>(n); });
+    const auto by_parts = [&](auto copy) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int part = 0; part < threads; ++part) {
+            const int64_t first = n * part / threads;
+            copy(to + first, from + first, n * (part + 1) / threads - first);
+        }
+    };
+    // Written once, or every page would be the same zeros.
+    by_parts([&](float* out, const float* in, int64_t count) {
+        std::fill(const_cast<float*>(in), const_cast<float*>(in) + count, 1.0f),
+            std::fill(out, out + count, 0.0f);
+    });
+    double best = 0;
+    const auto time = [&](auto copy) {
+        const auto begin = std::chrono::steady_clock::now();
+        by_parts(copy);
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+        best = std::max(best, 2.0 * double(n * int64_t(sizeof(float))) / taken.count());
+    };
+    for (int attempt = 0; attempt < 5; ++attempt) {
+        time([](float* out, const float* in, int64_t count) {
+            std::memcpy(out, in, size_t(count) * sizeof(float));
+        });
+        time([](float* out, const float* in, int64_t count) {
+            Lane{}.each(count, [&](auto at) { store(out, at, load(in, at)); });
+        });
     }
     return best;
 }

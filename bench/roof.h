@@ -1,10 +1,24 @@
-// The machine's own roof, measured: how many fused multiply-adds a second its threads can do in float32.
+// The machine's own roof, measured: how many float32 multiply-adds its threads can do in a second, and how
+// many bytes they can move.
 #pragma once
+
+#include <cstdint>
 
 namespace wobble::bench {
 
 /// FLOP/s of `threads` threads in independent vector multiply-adds held in registers, the best of several
 /// tries: the most that any matrix product could reach. Threads share cores as the system places them.
 double multiply_add_peak(int threads);
+
+/// Bytes that copying one array to another moves in a second, read and written, with `threads` threads each
+/// copying a part: the best of several tries, by the kernels' own loads and stores or by memcpy, whichever is
+/// faster. The arrays are `copy_working_set()` bytes together.
+double copy_bandwidth(int threads);
+
+/// Eight times the last-level cache, 256 MiB at least and 1 GiB at most.
+int64_t copy_working_set();
+
+/// Bytes of the largest cache that the system reports; 0 where it reports none.
+int64_t last_level_cache();
 
 }  // namespace wobble::bench

@@ -163,7 +163,7 @@ Command parse_command(int argc, const char* const* argv) {
 
     CLI::App app(
         "wobble: a GPT trainer that you can see inside.\n"
-        "Usage: ./train [train] [flags] | ./train sample RUN | ./train eval RUN\n",
+        "Usage: ./train [train] [flags] | ./train sample RUN | ./train eval RUN | ./train bench\n",
         "./train");
     app.set_version_flag("--version", std::string(""));
     Options unused;
@@ -186,6 +186,15 @@ Command parse_command(int argc, const char* const* argv) {
     evaluate.add_option("--eval-sequences", command.options.eval_sequences, "Sequences; 0: all")
         ->capture_default_str();
     evaluate.add_flag("--json", command.json, "Write JSON");
+    CLI::App bench("Time kernels and whole steps, bare and watched.", "./train bench");
+    bench.add_option("--json", command.bench.json, "File for every number");
+    bench.add_option("--kernels", command.bench.kernels,
+                     "Which kernels, by pattern: 'layernorm*,product/mlp.*'; default: all");
+    bench.add_option("--threads", command.bench.threads, "CPU threads; 0: one per physical core")
+        ->capture_default_str();
+    bench.add_flag("--kernels-only", command.bench.kernels_only, "No whole steps");
+    bench.add_flag("--steps-only", command.bench.steps_only, "No kernels");
+    bench.add_flag("--quick", command.bench.quick, "A few seconds, without other programs; noisier");
     for (CLI::App* sub : {&sample, &evaluate}) {
         sub->add_option("--checkpoint", command.checkpoint, "Step of the checkpoint; -1: the newest")
             ->capture_default_str();
@@ -200,11 +209,14 @@ Command parse_command(int argc, const char* const* argv) {
         command.kind = Command::Kind::Version;
         return command;
     }
-    CLI::App* sub = word == "sample" ? &sample : word == "eval" ? &evaluate : nullptr;
+    CLI::App* sub = word == "sample"  ? &sample
+                    : word == "eval"  ? &evaluate
+                    : word == "bench" ? &bench
+                                      : nullptr;
     if (sub || word == "train") arguments.erase(arguments.begin());
     else if (!word.empty() && word[0] != '-') {
         throw UserError("'" + word +
-                        "' is not a command; expected train, sample or eval; --help lists the flags");
+                        "' is not a command; expected train, sample, eval or bench; --help lists the flags");
     }
     if (wants_help) {
         command.kind = Command::Kind::Help;
@@ -213,12 +225,15 @@ Command parse_command(int argc, const char* const* argv) {
     }
     if (!sub) return parse_train(app, arguments);
 
-    command.kind = sub == &sample ? Command::Kind::Sample : Command::Kind::Eval;
+    command.kind = sub == &sample     ? Command::Kind::Sample
+                   : sub == &evaluate ? Command::Kind::Eval
+                                      : Command::Kind::Bench;
     try {
         sub->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     } catch (const CLI::ParseError& error) {
         refuse(*sub, error, arguments, "");
     }
+    if (sub == &bench) check(command.bench);
     return command;
 }
 

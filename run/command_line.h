@@ -1,13 +1,14 @@
 // The command line.
 #pragma once
 
+#include "bench/bench.h"
 #include "run/options.h"
 
 namespace wobble {
 
 /// What was asked for on the command line.
 struct Command {
-    enum class Kind { Train, Sample, Eval, Help, Version } kind = Kind::Train;
+    enum class Kind { Train, Sample, Eval, Bench, Help, Version } kind = Kind::Train;
     std::string help;  // for Help: the text to print
 
     Options options;
@@ -22,6 +23,7 @@ struct Command {
     double temperature = 0.8;
     uint64_t seed = 1;
     bool json = false;
+    BenchOptions bench;
 };
 
 /// Reads the command line. With --config, and with --resume, the file's values come first and the flags given

@@ -1,0 +1,126 @@
+// Bench cases whose rows are positions: embedding, layer norm, classifier.
+
+#include "bench/kernel_case.h"
+#include "kernels/classifier.h"
+#include "kernels/embedding.h"
+#include "kernels/layernorm.h"
+
+namespace wobble::bench {
+
+namespace {
+
+using namespace shape;
+
+template <class E>
+KernelCase embedding_forward() {
+    const double tables = double((V + T) * C), out = double(rows * C);
+    return over_rows("", dimensions({rows, C}), {.bytes = (tables + out) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return EmbeddingForward<E>{.tokens = operands.indices(rows, V),
+                                                    .wte = operands.normal<E>(V * C, 0.02),
+                                                    .wpe = operands.normal<E>(T * C, 0.02),
+                                                    .y = operands.room<E>(rows * C),
+                                                    .sequence = T,
+                                                    .C = C};
+                     });
+}
+
+template <class E>
+KernelCase token_embedding_backward() {
+    using A = Accumulator<E>;
+    const double bytes = double(rows * C * int64_t(sizeof(E)) + 2 * V * C * int64_t(sizeof(A)));
+    return over_rows("", dimensions({rows, C}), {.bytes = bytes}, V, [](Operands& operands) {
+        TokenIndex index;
+        index.build(operands.indices(rows, V), rows, V);
+        return TokenEmbeddingBackward<E>{.order = operands.copy(index.order),
+                                         .starts = operands.copy(index.starts),
+                                         .dy = operands.normal<E>(rows * C),
+                                         .dwte = operands.sums<A>(V * C),
+                                         .C = C};
+    });
+}
+
+template <class E>
+KernelCase position_embedding_backward() {
+    using A = Accumulator<E>;
+    const double bytes = double(rows * C * int64_t(sizeof(E)) + T * C * int64_t(sizeof(A)));
+    return over_rows("", dimensions({rows, C}), {.bytes = bytes}, T, [](Operands& operands) {
+        return PositionEmbeddingBackward<E>{.dy = operands.normal<E>(rows * C),
+                                            .dwpe = operands.room<A>(T * C),
+                                            .batch = B,
+                                            .sequence = T,
+                                            .C = C,
+                                            .accumulate = false};
+    });
+}
+
+template <class E>
+KernelCase layernorm_forward() {
+    using A = Accumulator<E>;
+    return over_rows("", dimensions({rows, C}), {.bytes = 2.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return LayerNormForward<E>{.x = operands.normal<E>(rows * C),
+                                                    .weight = operands.normal<E>(C, 0.1, 1),
+                                                    .bias = operands.normal<E>(C, 0.1),
+                                                    .y = operands.room<E>(rows * C),
+                                                    .mean = operands.room<A>(rows),
+                                                    .rstd = operands.room<A>(rows),
+                                                    .C = C,
+                                                    .epsilon = A(1e-5)};
+                     });
+}
+
+/// With the gradient of the residual stream, as in the model, though not in its place: that would grow.
+template <class E>
+KernelCase layernorm_backward() {
+    using A = Accumulator<E>;
+    const int64_t chunks = chunk_count(rows);
+    return over_rows("", dimensions({rows, C}), {.bytes = 4.0 * double(rows * C) * sizeof(E)}, chunks,
+                     [=](Operands& operands) {
+                         return LayerNormBackward<E>{.x = operands.normal<E>(rows * C),
+                                                     .weight = operands.normal<E>(C, 0.1, 1),
+                                                     .mean = operands.normal<A>(rows, 0.02),
+                                                     .rstd = operands.normal<A>(rows, 0.02, 1),
+                                                     .dy = operands.normal<E>(rows * C, 1e-4),
+                                                     .dresidual = operands.normal<E>(rows * C, 1e-4),
+                                                     .dx = operands.room<E>(rows * C),
+                                                     .dweight_chunks = operands.room<A>(chunks * C),
+                                                     .dbias_chunks = operands.room<A>(chunks * C),
+                                                     .rows = rows,
+                                                     .C = C};
+                     });
+}
+
+/// The gradient apart from the logits: in their place it would be the next launch's logits.
+template <class E>
+KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
+    using A = Accumulator<E>;
+    return over_rows(role, dimensions({count, vocab}), {.bytes = 2.0 * double(count * vocab) * sizeof(E)},
+                     count, [=](Operands& operands) {
+                         return SoftmaxCrossEntropy<E>{.logits = operands.normal<E>(count * vocab, 2),
+                                                       .targets = operands.indices(count, vocab),
+                                                       .losses = operands.room<A>(count),
+                                                       .dlogits = operands.room<E>(count * vocab),
+                                                       .V = vocab,
+                                                       .scale = A(1.0 / double(count))};
+                     });
+}
+
+template <class E>
+void add(std::vector<KernelCase>& table) {
+    table.push_back(embedding_forward<E>());
+    table.push_back(layernorm_forward<E>());
+    table.push_back(softmax_cross_entropy<E>("", rows, V));
+    table.push_back(softmax_cross_entropy<E>("50257", 128, 50257));  // the vocabulary of GPT-2
+    table.push_back(layernorm_backward<E>());
+    table.push_back(token_embedding_backward<E>());
+    table.push_back(position_embedding_backward<E>());
+}
+
+}  // namespace
+
+void add_row_cases(std::vector<KernelCase>& table) {
+    add<float>(table);
+}
+
+}  // namespace wobble::bench

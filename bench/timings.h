@@ -1,0 +1,71 @@
+// What was measured, in numbers: of kernels and of whole steps, at each tier of probes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/kernel_case.h"
+#include "bench/measure.h"
+#include "model/config.h"
+
+namespace wobble::bench {
+
+/// The most that the machine could do, the best of what was measured so far.
+struct Roofs {
+    double multiply_add = 0;  // FLOP/s
+    double copy = 0;          // bytes/s
+    std::vector<double> multiply_add_samples, copy_samples;
+
+    /// Measures again; clocks and neighbours drift.
+    void measure(int threads);
+};
+
+/// One way of looking at something, against not looking.
+struct Timing {
+    std::string probes;  // off, moments, full …
+    bool computed;       // from the parts of each round, rather than measured by itself
+    int rounds;
+    Middle seconds;
+    double least_seconds;
+    Middle overhead;            // as a share of what `off` took in the same round
+    Middle processor_overhead;  // the same of processor time
+};
+
+/// The timing of `costs` against `off`.
+Timing timing(const std::string& probes, bool computed, const Rounds& costs, const Rounds& off);
+
+struct KernelTimings {
+    KernelCase kernel;
+    int64_t calls;                // of each tier in a round
+    std::vector<Timing> timings;  // off, moments, full
+};
+
+struct StepModel {
+    ModelConfig config;
+    int64_t batch;
+
+    /// "L6_H6_C384_T256_V256_B16"
+    std::string name() const;
+    int64_t tokens() const { return batch * config.context; }
+};
+
+struct StepTimings {
+    StepModel model;
+    int64_t parameters;
+    double flops;  // of a step
+    /// off, moments, full, full on every tenth step and off on the others, or moments on the others
+    std::vector<Timing> timings;
+};
+
+/// The three sizes that are timed.
+const std::vector<StepModel>& step_models();
+
+/// Times one kernel, launches at the three tiers in turns. A launch is timed with all that comes with it: the
+/// plan is asked, what was seen is put into the recorder, and the recorder is cleared.
+KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& effort);
+
+/// Times whole steps on one batch: forward, backward, clipping and update, and at tiers other than off the
+/// recorder with them. Nothing is written to disk.
+StepTimings time_steps(const StepModel& model, int threads, const Effort& effort);
+
+}  // namespace wobble::bench

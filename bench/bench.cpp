@@ -48,7 +48,7 @@ namespace {
 
 /// How long to measure what, in seconds.
 struct Plan {
-    double roofs = 1;
+    double roofs = 1;  // each time
     Effort kernel;
     double preparing = 0.2;     // the operands of a kernel
     std::vector<Effort> steps;  // of step_models()
@@ -73,12 +73,6 @@ std::vector<StepModel> peer_models() {
     return {step_models().begin() + 1, step_models().end()};
 }
 
-void say(ProgressLine& progress, const std::string& text) {
-    progress.hide();
-    std::fputs(text.c_str(), stdout);
-    std::fflush(stdout);
-}
-
 /// Written beside the file and then renamed, so that what stands there is whole.
 void write_json(const std::string& path, const nlohmann::json& json) {
     const std::string temporary = path + ".partial";
@@ -91,92 +85,128 @@ void write_json(const std::string& path, const nlohmann::json& json) {
     }
 }
 
-}  // namespace
-
-}  // namespace bench
-
-void run_bench(const BenchOptions& options) {
-    using namespace bench;
-    const int threads = options.threads > 0 ? int(options.threads) : usable_cores();
-    const Plan plan(options.quick);
-    const std::vector<KernelCase> kernels =
-        options.steps_only ? std::vector<KernelCase>() : matching_cases(options.kernels);
-    const bool with_peers = !options.kernels_only && plan.pytorch > 0;
-
-    double planned = 3 * plan.roofs + double(kernels.size()) * (plan.kernel.seconds + plan.preparing);
-    if (!options.kernels_only) {
-        for (const Effort& effort : plan.steps) planned += effort.seconds;
-        if (with_peers) planned += plan.pytorch * double(peer_models().size());
-    }
-    ProgressLine progress(planned);
-    const auto ticking = [&](Effort effort) {
-        effort.before_round = [&] { progress.tick(); };
-        return effort;
-    };
-    Roofs roofs;
-    const auto measure_roofs = [&] {
-        progress.begin("roofs", plan.roofs);
-        roofs.measure(threads);
-    };
-
-    nlohmann::json json = {{"machine", describe_machine(threads)},
-                           {"quick", options.quick},
-                           {"kernels", nlohmann::json::array()},
-                           {"steps", nlohmann::json::array()}};
-    say(progress,
-        "machine: " + json["machine"]["processor"].get<std::string>() + ", " + build_description() + "\n");
-    measure_roofs();
-
-    if (!kernels.empty()) {
-        std::vector<KernelTimings> timings;
-        for (const KernelCase& kernel : kernels) {
-            progress.begin(
-                format("kernel %zu of %zu: %s", timings.size() + 1, kernels.size(), kernel.name().c_str()),
-                plan.kernel.seconds + plan.preparing);
-            timings.push_back(time_kernel(kernel, threads, ticking(plan.kernel)));
-        }
+/// One run of the bench: its parts one after the other, text to stdout and all numbers into `json`.
+class Session {
+  public:
+    explicit Session(const BenchOptions& options)
+        : options_(options),
+          threads_(options.threads > 0 ? int(options.threads) : usable_cores()),
+          plan_(options.quick),
+          kernels_(options.steps_only ? std::vector<KernelCase>() : matching_cases(options.kernels)),
+          progress_(planned_seconds()) {
+        json = {{"machine", describe_machine(threads_)},
+                {"quick", options.quick},
+                {"others", nlohmann::json::object()},
+                {"kernels", nlohmann::json::array()},
+                {"steps", nlohmann::json::array()}};
+        const std::string processor = json["machine"]["processor"];
+        say("machine: " + processor + ", " + build_description() + "\n");
         measure_roofs();
-        std::string text = to_text(roofs, threads) + "\n";
-        std::string precision;
+    }
+
+    void run() {
+        if (!options_.steps_only) time_kernels();
+        if (!options_.kernels_only) time_models(), time_peers();
+        json["roofs"] = to_json(roofs_);
+    }
+
+    nlohmann::json json;
+
+  private:
+    double planned_seconds() const {
+        double seconds = 2 * plan_.roofs + double(kernels_.size()) * (plan_.kernel.seconds + plan_.preparing);
+        if (options_.kernels_only) return seconds;
+        for (const Effort& effort : plan_.steps) seconds += effort.seconds + plan_.roofs;
+        return seconds + plan_.pytorch * double(peer_models().size());
+    }
+    void say(const std::string& text) {
+        progress_.hide();
+        std::fputs(text.c_str(), stdout);
+        std::fflush(stdout);
+    }
+    Effort ticking(Effort effort) {
+        effort.before_round = [this] { progress_.tick(); };
+        return effort;
+    }
+    void measure_roofs() {
+        progress_.begin("roofs", plan_.roofs);
+        roofs_.measure(threads_);
+    }
+
+    void time_kernels() {
+        const OtherWork others;
+        std::vector<KernelTimings> timings;
+        for (const KernelCase& kernel : kernels_) {
+            progress_.begin(
+                format("kernel %zu of %zu: %s", timings.size() + 1, kernels_.size(), kernel.name().c_str()),
+                plan_.kernel.seconds + plan_.preparing);
+            timings.push_back(time_kernel(kernel, threads_, ticking(plan_.kernel)));
+        }
+        json["others"]["kernels"] = others.share();
+        const std::string disturbance = to_text(others);
+        measure_roofs();
+
+        std::string text = to_text(roofs_, threads_) + "\n", precision;
         for (const KernelTimings& t : timings) {
             if (t.kernel.precision != precision) {
                 precision = t.kernel.precision;
                 text += "\n" + kernels_heading(precision);
             }
-            text += to_text(t, roofs);
-            for (const auto& row : to_json(t, roofs)) json["kernels"].push_back(row);
+            text += to_text(t, roofs_);
+            for (const auto& row : to_json(t, roofs_)) json["kernels"].push_back(row);
         }
-        text += format(
-            "Medians over rounds in which the tiers took turns; overheads are medians of each round's "
-            "ratio to off.\nOperands that stay in the last-level cache (%.0f MiB) can be faster than "
-            "the roof of copying in memory.\n",
-            double(last_level_cache()) / double(1 << 20));
-        say(progress, text);
+        say(text +
+            "Medians over rounds in which the tiers took turns; overheads are medians of each round's ratio "
+            "to off.\n" +
+            format("Operands that stay in the last-level cache (%.0f MiB) can be faster than the roof of "
+                   "copying in "
+                   "memory.\n",
+                   double(last_level_cache()) / double(1 << 20)) +
+            disturbance);
     }
-    if (!options.kernels_only) {
-        say(progress,
-            "\nWhole steps: forward, backward, clipping, AdamW, and the recorder where probes look\n");
+
+    void time_models() {
+        const OtherWork others;
+        say("\nWhole steps: forward, backward, clipping, AdamW, and the recorder where probes look\n");
         for (size_t i = 0; i < step_models().size(); ++i) {
             const StepModel& model = step_models()[i];
-            progress.begin("steps of " + model.name(), plan.steps[i].seconds);
-            const StepTimings timings = time_steps(model, threads, ticking(plan.steps[i]));
-            roofs.measure(threads);
-            say(progress, to_text(timings, roofs));
-            for (const auto& row : to_json(timings, roofs)) json["steps"].push_back(row);
+            progress_.begin("steps of " + model.name(), plan_.steps[i].seconds);
+            const StepTimings timings = time_steps(model, threads_, ticking(plan_.steps[i]));
+            measure_roofs();
+            say(to_text(timings, roofs_));
+            for (const auto& row : to_json(timings, roofs_)) json["steps"].push_back(row);
         }
-        say(progress,
-            to_text(roofs, threads) +
-                "\n* computed from the parts of each round: nine steps of one kind and one of the other\n\n");
-        if (with_peers) {
-            progress.begin("PyTorch with hooks", plan.pytorch * double(peer_models().size()));
-            json["pytorch"] = time_pytorch_hooks(peer_models(), threads, plan.pytorch);
+        json["others"]["steps"] = others.share();
+        say("* computed from the parts of each round: nine steps of one kind and one of the other\n" +
+            to_text(roofs_, threads_) + "\n" + to_text(others));
+    }
+
+    void time_peers() {
+        if (plan_.pytorch > 0) {
+            progress_.begin("PyTorch with hooks", plan_.pytorch * double(peer_models().size()));
+            json["pytorch"] = time_pytorch_hooks(peer_models(), threads_, plan_.pytorch);
         } else {
             json["pytorch"] = {{"did_not_run", "it is left out of a quick bench"}};
         }
-        say(progress, pytorch_to_text(json["pytorch"]));
+        say("\n" + pytorch_to_text(json["pytorch"]));
     }
-    json["roofs"] = to_json(roofs);
-    if (!options.json.empty()) write_json(options.json, json);
+
+    const BenchOptions& options_;
+    int threads_;
+    Plan plan_;
+    std::vector<KernelCase> kernels_;
+    ProgressLine progress_;
+    Roofs roofs_;
+};
+
+}  // namespace
+
+}  // namespace bench
+
+void run_bench(const BenchOptions& options) {
+    bench::Session session(options);
+    session.run();
+    if (!options.json.empty()) bench::write_json(options.json, session.json);
 }
 
 }  // namespace wobble

@@ -84,7 +84,8 @@ KernelCase squared_sum() {
         });
 }
 
-/// A step so small that thousands of them leave the weights ordinary.
+/// The same step again and again: decays of 1 hold the moments as they are, and the rate is too small to move
+/// the weights in thousands of launches.
 template <class E>
 KernelCase adamw() {
     using A = Accumulator<E>;
@@ -101,11 +102,11 @@ KernelCase adamw() {
                                          .clip = A(0.5),
                                          .lr = A(1e-8),
                                          .decay = A(0.1),
-                                         .beta1 = A(0.9),
-                                         .beta2 = A(0.95),
+                                         .beta1 = A(1),
+                                         .beta2 = A(1),
                                          .epsilon = A(1e-8),
-                                         .one_minus_beta1 = A(0.1),
-                                         .one_minus_beta2 = A(0.05),
+                                         .one_minus_beta1 = A(0),
+                                         .one_minus_beta2 = A(0),
                                          .bias1 = A(1),
                                          .bias2 = A(1)};
                      });

@@ -1,10 +1,13 @@
 #include "bench/measure.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <string>
 
 namespace wobble::bench {
 
@@ -58,6 +61,26 @@ Middle middle(std::vector<double> values) {
     if (values.empty()) return {NAN, NAN, NAN};
     std::sort(values.begin(), values.end());
     return {quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75)};
+}
+
+OtherWork::OtherWork() : begin_(spent()) {}
+
+OtherWork::Spent OtherWork::spent() {
+    // cpu user nice system idle iowait irq softirq steal, in clock ticks (man 5 proc)
+    std::ifstream stat("/proc/stat");
+    std::string cpu;
+    double ticks[8] = {}, all = 0;
+    stat >> cpu;
+    for (double& t : ticks) stat >> t, all += t;
+    if (!stat) all = NAN;
+    const double idle = ticks[3] + ticks[4], second = double(sysconf(_SC_CLK_TCK));
+    return {(all - idle) / second, all / second, processor_seconds()};
+}
+
+double OtherWork::share() const {
+    const Spent now = spent();
+    const double others = now.busy - begin_.busy - (now.by_this_process - begin_.by_this_process);
+    return std::max(0.0, others) / (now.all - begin_.all);
 }
 
 std::vector<double> paired_overheads(const std::vector<double>& costs, const std::vector<double>& base) {

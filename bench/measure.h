@@ -30,8 +30,8 @@ struct Turns {
     int64_t calls;  // of each variant in a round
 };
 
-/// Calls the variants in turns, each once beforehand; only the first is, where one round is enough. Who begins
-/// changes from round to round.
+/// Calls the variants in turns, each once beforehand; only the first is, where one round is enough. Who
+/// begins changes from round to round.
 Turns measure_in_turns(const std::vector<std::function<void()>>& variants, const Effort& effort);
 
 /// The middle of some values, and where their quarters end (linear between neighbours). NaN without values.
@@ -42,5 +42,23 @@ Middle middle(std::vector<double> values);
 
 /// What `costs` takes beyond `base`, round by round, as a share of `base`.
 std::vector<double> paired_overheads(const std::vector<double>& costs, const std::vector<double>& base);
+
+/// How much of the machine others use, since this was made: what disturbs a measurement most.
+class OtherWork {
+  public:
+    OtherWork();
+    /// As a share of all processors, also what a virtual machine's host took away; NaN where /proc/stat does
+    /// not tell.
+    double share() const;
+
+  private:
+    /// Seconds of all processors together.
+    struct Spent {
+        double busy, all, by_this_process;
+    };
+    static Spent spent();
+
+    Spent begin_;
+};
 
 }  // namespace wobble::bench

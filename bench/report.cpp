@@ -117,6 +117,12 @@ std::string to_text(const Roofs& roofs, int threads) {
         roofs.multiply_add * 1e-9, roofs.copy * 1e-9, threads, threads == 1 ? "" : "s");
 }
 
+std::string to_text(const OtherWork& others) {
+    const double share = others.share();
+    return format("other processes used %.0f%% of the processors meanwhile%s\n", share * 100,
+                  share > 0.05 ? "; do not rely on these times" : "");
+}
+
 std::string kernels_heading(const std::string& precision) {
     return format("%-28s %-16s %-7s  %24s  %26s  %26s\n", precision.c_str(), "", "", "off          ",
                   "moments         ", "full          ") +
@@ -141,7 +147,7 @@ std::string to_text(const KernelTimings& timings, const Roofs& roofs) {
 }
 
 std::string to_text(const StepTimings& timings, const Roofs& roofs) {
-    std::string text = format("%s: %s parameters, %s tokens a step, %d rounds\n",
+    std::string text = format("%s: %s parameters, %s tokens a step, rounds: %d\n",
                               timings.model.name().c_str(), with_commas(timings.parameters).c_str(),
                               with_commas(timings.model.tokens()).c_str(), timings.timings.front().rounds) +
                        format("  %-31s %9s %10s %6s %10s %20s %16s\n", "probes", "ms/step", "tokens/s",

@@ -24,6 +24,9 @@ std::string to_text(const KernelTimings& timings, const Roofs& roofs);
 /// A block of lines for each model.
 std::string to_text(const StepTimings& timings, const Roofs& roofs);
 
+/// One line about how much others used the machine meanwhile.
+std::string to_text(const OtherWork& others);
+
 /// printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...);
 

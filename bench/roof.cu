@@ -13,6 +13,15 @@ namespace wobble::bench {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Tries take this long together; a debugger's build gets no further than the first.
+constexpr double patience = 0.5;
+
 /// The register tile of the product, without its loads: MR × 2 sums, far more than the latency of one needs.
 double peak_of_this_thread() {
     constexpr int sums = 2 * Tile<float>::MR, width = Tile<float>::width;
@@ -23,11 +32,11 @@ double peak_of_this_thread() {
     const Vector x = float(factor) - Vector{}, y = float(addend) - Vector{};
     Vector a[sums];
     for (int i = 0; i < sums; ++i) a[i] = float(addend) * float(i) - Vector{};
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     for (int64_t r = 0; r < rounds; ++r) {
         UNROLL for (int i = 0; i < sums; ++i) a[i] = detail::fused_vectors<float, width>(a[i], x, y);
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     Vector all = a[0];
     for (int i = 1; i < sums; ++i) all += a[i];
     factor = all[0];
@@ -38,7 +47,8 @@ double peak_of_this_thread() {
 
 double multiply_add_peak(int threads) {
     double best = 0;
-    for (int attempt = 0; attempt < 10; ++attempt) {
+    const auto first = Clock::now();
+    for (int attempt = 0; attempt < 10 && (attempt == 0 || seconds_since(first) < patience); ++attempt) {
         double total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
         total += peak_of_this_thread();
@@ -82,12 +92,12 @@ double copy_bandwidth(int threads) {
     });
     double best = 0;
     const auto time = [&](auto copy) {
-        const auto begin = std::chrono::steady_clock::now();
+        const auto begin = Clock::now();
         by_parts(copy);
-        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-        best = std::max(best, 2.0 * double(n * int64_t(sizeof(float))) / taken.count());
+        best = std::max(best, 2.0 * double(n * int64_t(sizeof(float))) / seconds_since(begin));
     };
-    for (int attempt = 0; attempt < 5; ++attempt) {
+    const auto first = Clock::now();
+    for (int attempt = 0; attempt < 8 && (attempt == 0 || seconds_since(first) < patience); ++attempt) {
         time([](float* out, const float* in, int64_t count) {
             std::memcpy(out, in, size_t(count) * sizeof(float));
         });

@@ -190,6 +190,8 @@ TEST_F(BenchCommand, WritesARowForEachTier) {
     EXPECT_GT(all["roofs"]["multiply_add_flops_per_second"], 0);
     EXPECT_GT(all["roofs"]["copy_bytes_per_second"], 0);
     EXPECT_TRUE(all["steps"].empty());
+    EXPECT_GE(all["others"]["kernels"], 0);
+    EXPECT_LE(all["others"]["kernels"], 1);
 
     std::set<std::string> seen;
     for (const json& row : all["kernels"]) {

@@ -55,11 +55,12 @@ struct ActivationForward {
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;
-        team.each(flat_row_length(row, n), [&](auto at) {
+        const int64_t length = flat_row_length(row, n);
+        team.each(length, [&](auto at) {
             const auto value = Activation::value(load(x + first, at));
-            store(y + first, at, value);
-            probe.observe(Output, row, at, value);
+            store(y + first, at, probe.writes(Output, row, at, value));
         });
+        probe.wrote(Output, row, 0, y + first, length);
     }
 };
 
@@ -81,12 +82,13 @@ struct ActivationBackward {
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;
-        team.each(flat_row_length(row, n), [&](auto at) {
+        const int64_t length = flat_row_length(row, n);
+        team.each(length, [&](auto at) {
             const auto slope = Activation::gradient(load(x + first, at));
             const auto value = slope * load(dy + first, at);
-            store(dx + first, at, value);
-            probe.observe(Output, row, at, value);
+            store(dx + first, at, probe.writes(Output, row, at, value));
         });
+        probe.wrote(Output, row, 0, dx + first, length);
     }
 };
 

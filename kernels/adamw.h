@@ -4,62 +4,138 @@
 //   w ← w - lr · ( m̂ / (sqrt(v̂) + ε) + decay · w ),        m̂ = m / (1 - β1^t),  v̂ = v / (1 - β2^t)
 #pragma once
 
+#include <iterator>
+#include <limits>
+
 #include "kernels/rows.h"
 #include "kernels/team.h"
 
 namespace wobble {
 
-/// One tensor, `flat_row` elements per team. The sums of squares of update and weight come with it, for the
-/// step's record.
+/// x rounded to bfloat16's 8 significant bits, to even: adding and taking away a large multiple of x pushes
+/// the others out (Veltkamp 1968). Right while that multiple is finite; bfloat16 shares float32's exponents.
+template <class A, int N>
+HD Pack<A, N> rounded_to_bf16(Pack<A, N> x) {
+    constexpr A factor = A(int64_t(1) << (std::numeric_limits<A>::digits - 8)) + A(1);
+    const auto large = x * factor;
+    return large - (large - x);
+}
+
+/// One tensor, `length` elements per team. The sums of squares of update and weight come with it, for the
+/// step's record; a probe gets those of the optimizer's own quantities.
 template <class T>
 struct AdamW {
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "adamw";
-    enum Channel { Gradient, Update };
-    static constexpr const char* channels[] = {"gradient", "update"};
+    enum Channel { Update };
+    static constexpr const char* channels[] = {"update"};
+    /// Over all elements, w the weight before the update and g the clipped gradient: Σ g², Σ g m, Σ m², Σ w
+    /// g, Σ w², Σ g² / max(v̂, ε²); how many have sqrt(v̂) < ε, an update that is not 0, one of those that left
+    /// the weight as it was, or would have in bfloat16; Σ (w - initial)² after the update.
+    enum Quantity { Gg, Gm, Mm, Wg, Ww, Ratio, BelowEpsilon, Updated, Lost, LostInBf16, Distance };
+    static constexpr const char* sums[] = {"g g",  "g m",          "m m",           "w g",
+                                           "w w",  "g g / v",      "below epsilon", "updated",
+                                           "lost", "lost in bf16", "distance"};
 
     T* weight;               // [n]
     const A* gradient;       // [n], before clipping
     A* m;                    // [n]
     A* v;                    // [n]
-    double* update_squares;  // [flat_rows(n)]
-    double* weight_squares;  // [flat_rows(n)], after the update
+    double* update_squares;  // [ceil_div(n, length)]
+    double* weight_squares;  // [ceil_div(n, length)], after the update
     int64_t n;
     A clip;  // factor on the gradient, 1 when it is not clipped
     A lr, decay, beta1, beta2, epsilon;
     A one_minus_beta1,
         one_minus_beta2;  // rounded from the exact difference, which β near 1 would lose in float32
     A bias1, bias2;       // 1 / (1 - β1^t), 1 / (1 - β2^t)
+    int64_t length = flat_row;
+    const T* initial = nullptr;  // [n], for the probe; null: the distance is not wanted
 
-    int64_t row_elements() const { return flat_row; }
+    int64_t row_elements() const { return length; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
-        const int64_t first = row * flat_row;
+        const int64_t first = row * length;
         Sum<Team, double> updates, weights;
-        team.each(flat_row_length(row, n), [&](auto at) {
+        Tally<Team> tally;
+        team.each(flat_row_length(row, n, length), [&](auto at) {
             const auto g = load(gradient + first, at) * clip;
             const auto new_m = fused(g, one_minus_beta1, load(m + first, at) * beta1);
             const auto new_v = fused(g * g, one_minus_beta2, load(v + first, at) * beta2);
             const auto w = load(weight + first, at);
             const auto root = square_root(new_v * bias2);
-            const auto update = fused(w, decay, new_m * bias1 / (root + epsilon)) * lr;
+            const auto update =
+                probe.observe(Update, row, at, fused(w, decay, new_m * bias1 / (root + epsilon)) * lr);
             const auto new_w = w - update;
             store(m + first, at, new_m);
             store(v + first, at, new_v);
             store(weight + first, at, new_w);
             updates += widen(update) * widen(update);
             weights += widen(new_w) * widen(new_w);
-            probe.observe(Gradient, row, at, g);
-            probe.observe(Update, row, at, update);
+            if constexpr (Probe::looks) {
+                tally.take(g, new_m, w, new_w, update, root, epsilon);
+                if (initial) tally.take_distance(new_w - load(initial + first, at));
+            }
         });
         const double update_sum = team.sum(updates), weight_sum = team.sum(weights);
         if (team.leads()) {
             update_squares[row] = update_sum;
             weight_squares[row] = weight_sum;
         }
+        if constexpr (Probe::looks) tally.report(team, probe);
     }
+
+  private:
+    /// The probe's sums. Counts are made in the element type: at most `length` of them.
+    template <class Team>
+    struct Tally {
+        Sum<Team, double> gg, gm, mm, wg, ww, ratio, distance;
+        Sum<Team, A> below, updated, lost, lost_in_bf16;
+
+        template <int N>
+        HD void take(Pack<A, N> g, Pack<A, N> new_m, Pack<A, N> w, Pack<A, N> new_w, Pack<A, N> update,
+                     Pack<A, N> root, A epsilon) {
+            const auto wide_g = widen(g), wide_m = widen(new_m), wide_w = widen(w);
+            gg.add_product(wide_g, wide_g);
+            gm.add_product(wide_g, wide_m);
+            mm.add_product(wide_m, wide_m);
+            wg.add_product(wide_w, wide_g);
+            ww.add_product(wide_w, wide_w);
+            // g / max(root, ε), squared: neither g² nor ε² may vanish. 0 / 0 is 0 here.
+            const auto none = splat<N>(A(0)), one = splat<N>(A(1)), edge = splat<N>(epsilon);
+            const auto floor = larger(root, larger(edge, splat<N>(std::numeric_limits<A>::min())));
+            const auto share = widen(g / floor);
+            ratio.add_product(share, share);
+            below += where_less(root, edge, one, none);
+            const auto moves = where_less(none, magnitude(update), one, none);
+            updated += moves;
+            lost += where_less(none, magnitude(new_w - w), none, moves);
+            lost_in_bf16 +=
+                where_less(none, magnitude(rounded_to_bf16(new_w) - rounded_to_bf16(w)), none, moves);
+        }
+        template <int N>
+        HD void take_distance(Pack<A, N> moved) {
+            distance.add_product(widen(moved), widen(moved));
+        }
+        template <class Probe>
+        HD void report(Team team, Probe& probe) const {
+            const double totals[] = {team.sum(gg),
+                                     team.sum(gm),
+                                     team.sum(mm),
+                                     team.sum(wg),
+                                     team.sum(ww),
+                                     team.sum(ratio),
+                                     double(team.sum(below)),
+                                     double(team.sum(updated)),
+                                     double(team.sum(lost)),
+                                     double(team.sum(lost_in_bf16)),
+                                     team.sum(distance)};
+            if (!team.leads()) return;
+            for (int i = 0; i < int(std::size(sums)); ++i) probe.sum(i, totals[i]);
+        }
+    };
 };
 
 }  // namespace wobble

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "kernels/context.h"
+#include "kernels/probe.h"
 #include "kernels/rows.h"
 #include "kernels/team.h"
 
@@ -62,9 +63,44 @@ HD void add_scaled(Team team, T* out, const T* x, Accumulator<T> factor, int64_t
     });
 }
 
+/// What a probe wants to know of a query, key after key, as the maximum grows.
+template <class A>
+struct OnlineQuery {
+    A weighted = 0, first = 0, least = INFINITY;
+    int64_t keys = 0, at_maximum = 0;
+
+    /// The next logit, beside the maximum and the sum of exponentials before it.
+    HD void take(A s, A maximum, A sum) {
+        const A rise = s - maximum;
+        if (keys == 0 || rise > 0) {
+            // Σ e^(s - m) (s - m) under a maximum that is `rise` higher.
+            const A shrink = keys == 0 ? A(0) : exponential(-rise);
+            weighted = keys == 0 ? A(0) : shrink * (weighted - rise * sum);
+            first = keys == 0 ? A(1) : first * shrink;
+            at_maximum = 1;
+        } else {
+            const A e = exponential(rise);
+            weighted += e > 0 ? e * rise : e;
+            at_maximum += rise == 0;
+        }
+        if (s < least) least = s;
+        ++keys;
+    }
+    HD QueryStatistics statistics(A maximum, A sum) const {
+        return {.keys = keys,
+                .max_logit = double(maximum),
+                .abs_logit = double(larger(maximum, -least)),
+                .sum = double(sum),
+                .weighted = double(weighted),
+                .first = double(first),
+                .at_maximum = at_maximum};
+    }
+};
+
 /// One query of one head per team.
 template <class T>
 struct AttentionForward {
+    using ObservesHeads = void;  // each query's logits, head by head
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "attention_forward";
@@ -88,8 +124,10 @@ struct AttentionForward {
 
         // Online softmax (Milakov & Gimelshein 2018): what was summed under an older maximum is scaled down.
         A maximum = -INFINITY, sum = 0;
+        OnlineQuery<A> query;
         for (int64_t j = 0; j <= row.t; ++j) {
             const A s = dot(team, q, qkv + shape.qkv(row.b, j, row.h, 1), D) * scale;
+            if constexpr (Probe::looks) query.take(s, maximum, sum);
             const A new_maximum = larger(maximum, s);
             const A shrink = exponential(maximum - new_maximum), p = exponential(s - new_maximum);
             maximum = new_maximum;
@@ -102,11 +140,17 @@ struct AttentionForward {
         }
         team.each(D, [&](auto at) {
             const auto value = load(o, at) * (A(1) / sum);
-            store(o, at, value);
-            probe.observe(Output, index, at, value);
+            store(o, at, probe.writes(Output, index, at, value));
         });
-        if (team.leads()) lse[row.statistic] = maximum + std::log(sum);
+        probe.wrote(Output, index, 0, o, D);
+        if (team.leads()) {
+            lse[row.statistic] = maximum + std::log(sum);
+            if constexpr (Probe::looks) probe.query(row.h, query.statistics(maximum, sum));
+        }
     }
+
+    int64_t observed_rows() const { return shape.batch * shape.queries; }
+    int64_t observed_columns() const { return shape.channels(); }
 
     // The CPU's own text, in attention_blocks.h.
     int64_t parts() const;
@@ -122,6 +166,8 @@ struct AttentionBackwardQuery {
     static constexpr const char* name = "attention_backward_query";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
+    enum Identity { SumOfDs };
+    static constexpr const char* identities[] = {"sum dS"};  // Σ_j ds_ij = 0
 
     const T* qkv;   // [B, T, 3C]
     const T* out;   // [B, T, C]
@@ -141,13 +187,22 @@ struct AttentionBackwardQuery {
         const T* q = qkv + shape.qkv(row.b, row.t, row.h, 0);
         T* dq = dqkv + shape.qkv(row.b, row.t, row.h, 0);
         const A d = dot(team, dout + row.out, out + row.out, D);
+        [[maybe_unused]] double residual = 0, size = 0;
         for (int64_t j = 0; j <= row.t; ++j) {
             const T* k = qkv + shape.qkv(row.b, j, row.h, 1);
             const A p = exponential(dot(team, q, k, D) * scale - lse[row.statistic]);
             const A dp = dot(team, dout + row.out, qkv + shape.qkv(row.b, j, row.h, 2), D);
             add_scaled(team, dq, k, p * (dp - d) * scale, D, j == 0);
+            if constexpr (Probe::looks) {
+                residual += double(p * (dp - d) * scale);
+                size += double(p * (std::fabs(dp) + std::fabs(d)) * scale);
+            }
         }
-        team.each(D, [&](auto at) { probe.observe(Output, index, at, load(dq, at)); });
+        if constexpr (Probe::looks) {
+            team.each(D, [&](auto at) { store(dq, at, probe.writes(Output, index, at, load(dq, at))); });
+            probe.wrote(Output, index, 0, dq, D);
+            if (probe.full() && team.leads()) probe.residual(SumOfDs, index, residual, size);
+        }
         if (team.leads()) delta[row.statistic] = d;
     }
 };
@@ -188,10 +243,14 @@ struct AttentionBackwardKey {
             add_scaled(team, dk, q, ds, D, i == row.t);
             add_scaled(team, dv, grad, p, D, i == row.t);
         }
-        team.each(D, [&](auto at) {
-            probe.observe(Key, index, at, load(dk, at));
-            probe.observe(Value, index, at, load(dv, at));
-        });
+        if constexpr (Probe::looks) {
+            team.each(D, [&](auto at) {
+                store(dk, at, probe.writes(Key, index, at, load(dk, at)));
+                store(dv, at, probe.writes(Value, index, at, load(dv, at)));
+            });
+            probe.wrote(Key, index, 0, dk, D);
+            probe.wrote(Value, index, 0, dv, D);
+        }
     }
 };
 

@@ -127,12 +127,31 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                 Largest<Lane, T> largest;
                 Lane{}.each(visible, [&](auto at) { largest.take(load(s, at)); });
                 const T maximum = largest.total();
-                Sum<Lane, T> sum;
+                Sum<Lane, T> sum, weighted, at_maximum;
+                Largest<Lane, T> least;  // of -s
                 Lane{}.each(visible, [&](auto at) {
-                    const auto e = exponential(load(s, at) - maximum);
+                    const auto d = load(s, at) - maximum;
+                    const auto e = exponential(d);
+                    if constexpr (std::decay_t<decltype(probe)>::looks) {
+                        constexpr int N = decltype(at)::width;
+                        const auto none = splat<N>(T(0));
+                        // Where e is 0, e · d is: d may be -inf there.
+                        weighted.add_product(e, where_less(d, splat<N>(T(-1e4)), splat<N>(T(-1e4)), d));
+                        at_maximum += where_less(d, none, none, splat<N>(T(1)));
+                        least.take(none - load(s, at));
+                    }
                     store(s, at, e);
                     sum += e;
                 });
+                if constexpr (std::decay_t<decltype(probe)>::looks) {
+                    probe.query(h, {.keys = visible,
+                                    .max_logit = double(maximum),
+                                    .abs_logit = double(larger(maximum, least.total())),
+                                    .sum = double(sum.total()),
+                                    .weighted = double(weighted.total()),
+                                    .first = double(s[0]),
+                                    .at_maximum = int64_t(at_maximum.total())});
+                }
                 std::fill(s + visible, s + keys_seen, T(0));
                 inverse_sum[r] = T(1) / sum.total();
                 lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = maximum + std::log(sum.total());
@@ -143,10 +162,12 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                                    T* o = out + row * shape.channels() + h * D + d;
                                    Lane{}.each(count, [&](auto at) {
                                        const auto result = load(value, at) * inverse_sum[r];
-                                       store(o, at, result);
-                                       probe.observe(Output, row, at_column(h * D + d, at), result);
+                                       store(o, at,
+                                             probe.writes(Output, row, at_column(h * D + d, at), result));
                                    });
                                });
+            const int64_t row = b * shape.queries + i0 - first;
+            probe.wrote(Output, row, h * D, out + row * shape.channels() + h * D, D, rows, shape.channels());
         }
     }
 }
@@ -159,6 +180,8 @@ struct AttentionBackward {
     static constexpr const char* name = "attention_backward";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
+    enum Identity { SumOfDs };
+    static constexpr const char* identities[] = {"sum dS"};  // Σ_j ds_ij = 0; rows are [B, H, T]
 
     const T* qkv;   // [B, T, 3C]
     const T* out;   // [B, T, C]
@@ -168,6 +191,8 @@ struct AttentionBackward {
     AttentionShape shape;
 
     int64_t parts() const { return shape.batch * shape.heads; }
+    int64_t observed_rows() const { return shape.batch * shape.sequence; }
+    int64_t observed_columns() const { return 3 * shape.channels(); }
 
     template <class Watch>
     void operator()(Context& context, Watch& watch) const {
@@ -221,6 +246,12 @@ struct AttentionBackward {
                 T* dr = ds + r * score_stride;
                 const T log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
                 const T delta = dot(Lane{}, grad + r * C, o + r * C, D);
+                if constexpr (Probe::looks) {
+                    if (probe.full()) {
+                        const auto [sum, size] = sum_of_ds(pr, dr, i0 + r + 1, log_sum, delta, scale);
+                        probe.residual(SumOfDs, (b * shape.heads + h) * sequence + i0 + r, sum, size);
+                    }
+                }
                 Lane{}.each(i0 + r + 1, [&](auto at) {
                     const auto probability = exponential(load(pr, at) - log_sum);
                     store(pr, at, probability);
@@ -235,6 +266,7 @@ struct AttentionBackward {
                                    write(dqkv + shape.qkv(b, i0 + r, h, 0) + d, value, count,
                                          b * sequence + i0 + r, h * D + d, probe);
                                });
+            probe.wrote(Output, b * sequence + i0, h * D, dqkv + shape.qkv(b, i0, h, 0), D, rows, stride);
             blocks.pack_by_head(q, stride, rows, query_rows);
             blocks.pack_by_head(grad, C, rows, grad_rows);
             blocks.times_heads({p, 1, score_stride}, seen, rows, grad_rows, rows,
@@ -250,14 +282,28 @@ struct AttentionBackward {
             write(dqkv + shape.qkv(b, j, h, 1), dk + j * D, D, b * sequence + j, C + h * D, probe);
             write(dqkv + shape.qkv(b, j, h, 2), dv + j * D, D, b * sequence + j, 2 * C + h * D, probe);
         }
+        for (int part : {1, 2}) {
+            probe.wrote(Output, b * sequence, part * C + h * D, dqkv + shape.qkv(b, 0, h, part), D, sequence,
+                        stride);
+        }
+    }
+
+    /// Σ_j ds_ij from the scores and dp of a row, and Σ_j of the magnitudes that cancel in it.
+    static std::pair<double, double> sum_of_ds(const T* scores, const T* dps, int64_t keys, T log_sum,
+                                               T delta, T scale) {
+        Sum<Lane, T> sum, size;
+        Lane{}.each(keys, [&](auto at) {
+            const auto probability = exponential(load(scores, at) - log_sum), dp = load(dps, at);
+            sum += probability * (dp - delta) * scale;
+            size += probability * (magnitude(dp) + std::fabs(delta)) * scale;
+        });
+        return {double(sum.total()), double(size.total())};
     }
 
     template <class Probe>
     static void write(T* to, const T* value, int64_t count, int64_t row, int64_t column, Probe& probe) {
         Lane{}.each(count, [&](auto at) {
-            const auto v = load(value, at);
-            store(to, at, v);
-            probe.observe(Output, row, at_column(column, at), v);
+            store(to, at, probe.writes(Output, row, at_column(column, at), load(value, at)));
         });
     }
 };

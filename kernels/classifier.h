@@ -15,8 +15,11 @@ struct SoftmaxCrossEntropy {
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "softmax_cross_entropy";
-    enum Channel { Loss, LogSumExp, Gradient };
-    static constexpr const char* channels[] = {"loss", "log_z", "gradient"};
+    enum Channel { Loss, LogSumExp, Gradient, MaxLogit, MeanLogit, TopProbability };
+    static constexpr const char* channels[] = {"loss",      "log_z",      "gradient",
+                                               "max_logit", "mean_logit", "top_probability"};
+    enum Identity { SumOfGradient };
+    static constexpr const char* identities[] = {"sum dlogits"};  // over the vocabulary: 0
 
     const T* logits;         // [rows, V]
     const int32_t* targets;  // [rows], in [0, V) or -1
@@ -38,13 +41,17 @@ struct SoftmaxCrossEntropy {
         team.each(V, [&](auto at) { largest.take(load(z, at)); });
         const A maximum = team.maximum(largest);
 
-        Sum<Team, A> exponentials;
-        team.each(V, [&](auto at) { exponentials += exponential(load(z, at) - maximum); });
+        Sum<Team, A> exponentials, mean;
+        team.each(V, [&](auto at) {
+            exponentials += exponential(load(z, at) - maximum);
+            if constexpr (Probe::looks) mean += load(z, at) * (A(1) / A(V));
+        });
         const A sum = team.sum(exponentials);
         const A log_z = maximum + std::log(sum);
 
         if (dlogits) {
             const A factor = (target < 0 ? A(0) : scale) / sum;
+            Sum<Team, A> residual, size;
             team.sync();  // every lane has read the target's logit before any lane overwrites it
             team.each(V, [&](auto at) {
                 auto value = exponential(load(z, at) - maximum) * factor;
@@ -52,15 +59,35 @@ struct SoftmaxCrossEntropy {
                     const int i = int(target - at.index);
                     value.set(i, value[i] - scale);
                 }
-                store(dlogits + row * V, at, value);
-                probe.observe(Gradient, row, at, value);
+                store(dlogits + row * V, at, probe.writes(Gradient, row, at, value));
+                if constexpr (Probe::looks) {
+                    residual += value;
+                    size += magnitude(value);
+                }
             });
+            probe.wrote(Gradient, row, 0, dlogits + row * V, V);
+            if constexpr (Probe::looks) {
+                const A sum_of_gradient = team.sum(residual), its_size = team.sum(size);
+                if (probe.full() && team.leads())
+                    probe.residual(SumOfGradient, row, double(sum_of_gradient), double(its_size));
+            }
+        }
+        if constexpr (Probe::looks) {
+            const A mean_logit = team.sum(mean);
+            if (team.leads()) {
+                const auto see = [&](Channel channel, A value) {
+                    return probe.observe(channel, row, At<1>{0}, splat<1>(value))[0];
+                };
+                see(LogSumExp, log_z);
+                see(MaxLogit, maximum);
+                see(MeanLogit, mean_logit);
+                see(TopProbability, A(1) / sum);
+            }
         }
         if (team.leads()) {
-            const A loss = target < 0 ? A(0) : log_z - target_logit;
+            A loss = target < 0 ? A(0) : log_z - target_logit;
+            if (target >= 0) loss = probe.observe(Loss, row, At<1>{0}, splat<1>(loss))[0];
             losses[row] = loss;
-            if (target >= 0) probe.observe(Loss, row, At<1>{0}, splat<1>(loss));
-            probe.observe(LogSumExp, row, At<1>{0}, splat<1>(log_z));
         }
     }
 };

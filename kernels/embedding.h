@@ -28,6 +28,7 @@ struct EmbeddingForward {
     int64_t C;
 
     int64_t row_elements() const { return C; }
+    int64_t observed_columns() const { return C; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -35,9 +36,9 @@ struct EmbeddingForward {
         const T* position = wpe + row % sequence * C;
         team.each(C, [&](auto at) {
             const auto value = load(token, at) + load(position, at);
-            store(y + row * C, at, value);
-            probe.observe(Output, row, at, value);
+            store(y + row * C, at, probe.writes(Output, row, at, value));
         });
+        probe.wrote(Output, row, 0, y + row * C, C);
     }
 };
 
@@ -81,9 +82,9 @@ struct TokenEmbeddingBackward {
         team.each(C, [&](auto at) {
             auto sum = load(dwte + token * C, at);
             for (int32_t i = begin; i < end; ++i) sum = sum + load(dy + int64_t(order[i]) * C, at);
-            store(dwte + token * C, at, sum);
-            probe.observe(Output, token, at, sum);
+            store(dwte + token * C, at, probe.writes(Output, token, at, sum));
         });
+        probe.wrote(Output, token, 0, dwte + token * C, C);
     }
 };
 
@@ -109,9 +110,9 @@ struct PositionEmbeddingBackward {
             auto sum = load(dy + t * C, at);
             for (int64_t b = 1; b < batch; ++b) sum = sum + load(dy + (b * sequence + t) * C, at);
             if (accumulate) sum = sum + load(dwpe + t * C, at);
-            store(dwpe + t * C, at, sum);
-            probe.observe(Output, t, at, sum);
+            store(dwpe + t * C, at, probe.writes(Output, t, at, sum));
         });
+        probe.wrote(Output, t, 0, dwpe + t * C, C);
     }
 };
 

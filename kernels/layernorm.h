@@ -16,8 +16,9 @@ struct LayerNormForward {
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "layernorm_forward";
-    enum Channel { Output, InverseStd };
-    static constexpr const char* channels[] = {"output", "rstd"};
+    enum Channel { Output, InverseStd, Kurtosis };
+    /// kurtosis: of the C inputs of a row, 3 for normal ones; rows whose inputs are all equal have none.
+    static constexpr const char* channels[] = {"output", "rstd", "kurtosis"};
 
     const T* x;       // [rows, C]
     const T* weight;  // [C]
@@ -29,6 +30,7 @@ struct LayerNormForward {
     A epsilon;
 
     int64_t row_elements() const { return C; }
+    int64_t observed_columns() const { return C; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -54,15 +56,27 @@ struct LayerNormForward {
         const A variance = team.sum(squares) - correction * correction;
         const A r = A(1) / std::sqrt((variance > A(0) || variance != variance ? variance : A(0)) + epsilon);
 
+        Sum<Team, A> seconds, fourths;  // of the normalised inputs
         team.each(C, [&](auto at) {
-            const auto value = ((load(in, at) - rough) - correction) * r * load(weight, at) + load(bias, at);
-            store(out, at, value);
-            probe.observe(Output, row, at, value);
+            const auto normalised = ((load(in, at) - rough) - correction) * r;
+            const auto value = normalised * load(weight, at) + load(bias, at);
+            store(out, at, probe.writes(Output, row, at, value));
+            if constexpr (Probe::looks) {
+                const auto square = normalised * normalised;
+                seconds += square;
+                fourths.add_product(square, square);
+            }
         });
+        probe.wrote(Output, row, 0, out, C);
         if (team.leads()) {
             mean[row] = mu;
-            rstd[row] = r;
-            probe.observe(InverseStd, row, At<1>{0}, splat<1>(r));
+            rstd[row] = probe.observe(InverseStd, row, At<1>{0}, splat<1>(r))[0];
+        }
+        if constexpr (Probe::looks) {
+            const A second = team.sum(seconds), fourth = team.sum(fourths);
+            if (team.leads() && second > A(0)) {
+                probe.observe(Kurtosis, row, At<1>{0}, splat<1>(A(C) * fourth / (second * second)));
+            }
         }
     }
 };
@@ -76,6 +90,10 @@ struct LayerNormBackward {
     static constexpr const char* name = "layernorm_backward";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
+    /// Over the channels of a row, of the norm's own share of dx: Σ dx = 0 and Σ dx · x̂ = 0, less what
+    /// epsilon makes of the latter.
+    enum Identity { SumOfDx, DxTimesNormalised };
+    static constexpr const char* identities[] = {"sum dx", "sum dx * x_hat"};
 
     const T* x;          // [rows, C], the input of forward
     const T* weight;     // [C]
@@ -89,6 +107,8 @@ struct LayerNormBackward {
     int64_t rows, C;
 
     int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * C; }
+    int64_t observed_rows() const { return rows; }
+    int64_t observed_columns() const { return C; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t chunk, Probe& probe) const {
@@ -118,11 +138,41 @@ struct LayerNormBackward {
                 const auto d = load(grad, at);
                 auto value = (d * load(weight, at) - mean_g - normalised * mean_gx) * r;
                 if (dresidual) value = value + load(dresidual + row * C, at);
-                store(dx + row * C, at, value);
-                probe.observe(Output, row, at, value);
+                store(dx + row * C, at, probe.writes(Output, row, at, value));
                 store(dw, at, fused(d, normalised, load(dw, at)));
                 store(db, at, load(db, at) + d);
             });
+            probe.wrote(Output, row, 0, dx + row * C, C);
+            if constexpr (Probe::looks) {
+                if (probe.full()) identities_of(team, row, in, grad, mean_g, mean_gx, probe);
+            }
+        }
+    }
+
+  private:
+    template <class Team, class Probe>
+    HD void identities_of(Team team, int64_t row, const T* in, const T* grad, A mean_g, A mean_gx,
+                          Probe& probe) const {
+        const A mu = mean[row], r = rstd[row];
+        Sum<Team, A> sum, sum_x, squares, scale, scale_x;
+        team.each(C, [&](auto at) {
+            const auto normalised = (load(in, at) - mu) * r;
+            const auto g = load(grad, at) * load(weight, at), along = normalised * mean_gx;
+            const auto own = (g - mean_g - along) * r;
+            const auto size = (magnitude(g) + std::fabs(mean_g) + magnitude(along)) * r;
+            sum += own;
+            sum_x.add_product(own, normalised);
+            squares.add_product(normalised, normalised);
+            scale += size;
+            scale_x.add_product(size, magnitude(normalised));
+        });
+        // Σ x̂² is C only where epsilon is nothing beside the variance.
+        const A expected = r * mean_gx * (A(C) - team.sum(squares));
+        const A total = team.sum(sum), total_x = team.sum(sum_x), size = team.sum(scale),
+                size_x = team.sum(scale_x);
+        if (team.leads()) {
+            probe.residual(SumOfDx, row, double(total), double(size));
+            probe.residual(DxTimesNormalised, row, double(total_x) - double(expected), double(size_x));
         }
     }
 };

@@ -90,7 +90,8 @@ struct PackStorage<T, 1> {
 template <class T, int N>
 struct Pack {
     static constexpr bool vector = detail::PackStorage<T, N>::vector;
-    alignas(sizeof(T) * N) typename detail::PackStorage<T, N>::type v;
+    using Vector = typename detail::PackStorage<T, N>::type;
+    alignas(sizeof(T) * N) Vector v;
 
     HD T operator[](int i) const { return v[i]; }
     HD void set(int i, T value) { v[i] = value; }
@@ -201,7 +202,8 @@ HD Pack<T, N> fused(Pack<T, N> a, Pack<T, N> b, T c) {
 
 template <int N, class T>
 HD Pack<double, N> widen(Pack<T, N> a) {
-    return generate<double, N>([&](int i) { return double(a.v[i]); });
+    if constexpr (Pack<T, N>::vector) return {__builtin_convertvector(a.v, typename Pack<double, N>::Vector)};
+    else return generate<double, N>([&](int i) { return double(a.v[i]); });
 }
 
 /// a < b ? x : y, element by element. A comparison with NaN is false, so NaN in `a` or `b` gives y.
@@ -209,6 +211,13 @@ template <class T, int N>
 HD Pack<T, N> where_less(Pack<T, N> a, Pack<T, N> b, Pack<T, N> x, Pack<T, N> y) {
     if constexpr (Pack<T, N>::vector) return {a.v < b.v ? x.v : y.v};
     else return generate<T, N>([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
+}
+
+/// |x|
+template <class T, int N>
+HD Pack<T, N> magnitude(Pack<T, N> x) {
+    const auto minus = splat<N>(T(0)) - x;
+    return where_less(x, minus, minus, x);
 }
 
 /// The larger of two; a NaN in `b` is passed over (count NaN apart where it matters).

@@ -129,6 +129,7 @@ struct Product {
     static constexpr const char* name = "product";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
+    using ObservesPair = void;  // what is added to the residual, and the residual, where that is not C itself
 
     const T* a = nullptr;  // [m, k], or [k, m] if transpose_a
     const T* b = nullptr;  // [k, n], or [n, k] if transpose_b
@@ -164,6 +165,9 @@ struct Product {
         const Tasks t = tasks();
         return t.down * t.across;
     }
+
+    int64_t observed_rows() const { return m; }
+    int64_t observed_columns() const { return n; }
 
     template <class Watch>
     void operator()(Context& context, Watch& watch) const {
@@ -266,6 +270,7 @@ struct Product {
                 }
             }
         }
+        if (last) probe.wrote(Output, i0, j0, c + i0 * n + j0, std::min<int64_t>(Shape::NR, n - j0), rows, n);
     }
 
     template <int N, class Probe>
@@ -281,8 +286,12 @@ struct Product {
                 store(before_activation + row * n, at, value);
                 value = Gelu::value(value);
             }
-            if (residual && !in_place) value = value + load(residual + row * n, at);
-            probe.observe(Output, row, at, value);
+            if (residual && !in_place) {
+                const auto beside = load(residual + row * n, at);
+                if constexpr (Probe::looks) probe.pair(value, beside);
+                value = value + beside;
+            }
+            value = probe.writes(Output, row, at, value);
         }
         store(out, at, value);
     }

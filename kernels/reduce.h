@@ -32,7 +32,10 @@ struct ColumnSum {
                 store(out, at, first ? value : load(out, at) + value);
             });
         }
-        team.each(C, [&](auto at) { probe.observe(Output, chunk, at, load(out, at)); });
+        if constexpr (Probe::looks) {
+            team.each(C, [&](auto at) { store(out, at, probe.writes(Output, chunk, at, load(out, at))); });
+            probe.wrote(Output, chunk, 0, out, C);
+        }
     }
 };
 
@@ -58,45 +61,43 @@ struct SumChunks {
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * columns, rest = C - first;
-        team.each(rest < columns ? rest : columns, [&](auto at) {
+        const int64_t length = rest < columns ? rest : columns;
+        team.each(length, [&](auto at) {
             auto sum = load(chunks + first, at);
             for (int64_t i = 1; i < count; ++i) sum = sum + load(chunks + i * C + first, at);
             if (accumulate) sum = sum + load(out + first, at);
-            store(out + first, at, sum);
-            probe.observe(Output, 0, at_column(first, at), sum);
+            store(out + first, at, probe.writes(Output, 0, at_column(first, at), sum));
         });
+        probe.wrote(Output, 0, first, out + first, length);
     }
 };
 
-/// Σ x² of a flat array, one partial sum in float64 per `flat_row` elements. The squares are taken in
+/// Σ x² of a flat array, one partial sum in float64 per `length` elements. The squares are taken in
 /// float64, so values near the largest float neither overflow nor, near the smallest, vanish.
 template <class T>
 struct SquaredSum {
     using Element = T;
-    using Observed = double;  // what the probe sees, where it is not the accumulator type
     static constexpr const char* name = "squared_sum";
-    enum Channel { Partial };
-    static constexpr const char* channels[] = {"partial"};
+    enum Channel { Value };
+    static constexpr const char* channels[] = {"value"};
 
     const T* x;        // [n]
-    double* partials;  // [flat_rows(n)]
+    double* partials;  // [ceil_div(n, length)]
     int64_t n;
+    int64_t length = flat_row;
 
-    int64_t row_elements() const { return flat_row; }
+    int64_t row_elements() const { return length; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
-        const T* in = x + row * flat_row;
+        const T* in = x + row * length;
         Sum<Team, double> sum;
-        team.each(flat_row_length(row, n), [&](auto at) {
-            const auto value = widen(load(in, at));
+        team.each(flat_row_length(row, n, length), [&](auto at) {
+            const auto value = widen(probe.observe(Value, row, at, load(in, at)));
             sum += value * value;
         });
         const double total = team.sum(sum);
-        if (team.leads()) {
-            partials[row] = total;
-            probe.observe(Partial, row, At<1>{0}, splat<1>(total));
-        }
+        if (team.leads()) partials[row] = total;
     }
 };
 

@@ -25,11 +25,12 @@ struct Residual {
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * flat_row;
-        team.each(flat_row_length(row, n), [&](auto at) {
+        const int64_t length = flat_row_length(row, n);
+        team.each(length, [&](auto at) {
             const auto value = load(x + first, at) + load(branch + first, at);
-            store(y + first, at, value);
-            probe.observe(Output, row, at, value);
+            store(y + first, at, probe.writes(Output, row, at, value));
         });
+        probe.wrote(Output, row, 0, y + first, length);
     }
 };
 

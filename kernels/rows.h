@@ -35,9 +35,9 @@ HD constexpr int64_t flat_rows(int64_t n) {
     return ceil_div(n, flat_row);
 }
 
-HD constexpr int64_t flat_row_length(int64_t row, int64_t n) {
-    const int64_t rest = n - row * flat_row;
-    return rest < flat_row ? rest : flat_row;
+HD constexpr int64_t flat_row_length(int64_t row, int64_t n, int64_t length = flat_row) {
+    const int64_t rest = n - row * length;
+    return rest < length ? rest : length;
 }
 
 }  // namespace wobble

@@ -29,21 +29,23 @@ void run_on_cpu(Context& context, int64_t rows, const Kernel& kernel, Watch& wat
 
 constexpr int block_threads = 256;
 
-/// One warp per row. With probes, every lane keeps one of its own.
+/// One warp per row. With probes, every lane keeps one of its own, a copy of `fresh` at first.
 template <class Kernel, class Probe>
-__global__ void __launch_bounds__(block_threads) warp_per_row(int64_t rows, Kernel kernel, Probe* probes) {
+__global__ void __launch_bounds__(block_threads)
+    warp_per_row(int64_t rows, Kernel kernel, Probe fresh, Probe* probes) {
     using Team = Warp<16 / int(sizeof(typename Kernel::Element))>;
     const int64_t thread = int64_t(blockIdx.x) * block_threads + threadIdx.x;
     if (thread / 32 >= rows) return;  // a whole warp leaves together
-    Probe probe;
+    Probe probe = fresh;
     kernel(Team{}, thread / 32, probe);
     if constexpr (!std::is_same_v<Probe, NoProbe>) probes[thread] = probe;
 }
 
 template <class Kernel, class Probe>
-void run_warps(int64_t rows, const Kernel& kernel, Probe* probes) {
+void run_warps(int64_t rows, const Kernel& kernel, const Probe& fresh, Probe* probes) {
     if (rows == 0) return;
-    warp_per_row<<<unsigned(ceil_div(rows * 32, block_threads)), block_threads>>>(rows, kernel, probes);
+    warp_per_row<<<unsigned(ceil_div(rows * 32, block_threads)), block_threads>>>(rows, kernel, fresh,
+                                                                                  probes);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) {
         throw std::runtime_error(std::string(Kernel::name) + ": " + cudaGetErrorString(error));
@@ -52,17 +54,17 @@ void run_warps(int64_t rows, const Kernel& kernel, Probe* probes) {
 
 template <class Kernel>
 void run_on_cuda(int64_t rows, const Kernel& kernel) {
-    run_warps(rows, kernel, static_cast<NoProbe*>(nullptr));
+    run_warps(rows, kernel, NoProbe{}, static_cast<NoProbe*>(nullptr));
 }
 
-/// Fills `probes` with one probe per lane, in the order of rows.
+/// Fills `probes` with one probe per lane, in the order of rows; each begins as a copy of `fresh`.
 template <class Kernel, class Probe>
-void run_on_cuda(int64_t rows, const Kernel& kernel, std::vector<Probe>& probes) {
-    probes.resize(size_t(rows) * 32);
+void run_on_cuda(int64_t rows, const Kernel& kernel, const Probe& fresh, std::vector<Probe>& probes) {
+    probes.assign(size_t(rows) * 32, fresh);
     Probe* on_device = nullptr;
     const size_t bytes = probes.size() * sizeof(Probe);
     if (cudaMalloc(&on_device, bytes) != cudaSuccess) throw std::bad_alloc();
-    run_warps(rows, kernel, on_device);
+    run_warps(rows, kernel, fresh, on_device);
     const cudaError_t error = cudaMemcpy(probes.data(), on_device, bytes, cudaMemcpyDeviceToHost);
     cudaFree(on_device);
     if (error != cudaSuccess) {

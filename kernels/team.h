@@ -13,11 +13,16 @@ namespace wobble {
 
 namespace detail {
 
-/// The elements of a pack combined in a fixed tree.
+/// The elements of a pack combined in a fixed tree: first half with second half, down to one.
 template <class A, int N, class F>
 HD A fold(Pack<A, N> p, F combine) {
     if constexpr (N == 1) {
         return p[0];
+    } else if constexpr (Pack<A, N>::vector) {
+        Pack<A, N / 2> low, high;
+        std::memcpy(&low.v, &p.v, sizeof low.v);
+        std::memcpy(&high.v, reinterpret_cast<const A*>(&p.v) + N / 2, sizeof high.v);
+        return fold(combine(low, high), combine);
     } else {
         return fold(generate<A, N / 2>([&](int i) { return combine(p[i], p[i + N / 2]); }), combine);
     }
@@ -43,7 +48,7 @@ struct Sum {
         else tail = fused(a, b, splat<1>(tail))[0];
     }
     HD A total() const {
-        return detail::fold(lanes, [](A a, A b) { return a + b; }) + tail;
+        return detail::fold(lanes, [](auto a, auto b) { return a + b; }) + tail;
     }
 };
 
@@ -59,7 +64,7 @@ struct Largest {
         else tail = larger(tail, value[0]);
     }
     HD A total() const {
-        return larger(detail::fold(lanes, [](A a, A b) { return larger(a, b); }), tail);
+        return larger(detail::fold(lanes, [](auto a, auto b) { return larger(a, b); }), tail);
     }
 };
 

@@ -4,19 +4,50 @@
 #include "kernels/adamw.h"
 #include "kernels/reduce.h"
 #include "optim/optimizer.h"
+#include "optim/record.h"
 #include "probes/launch.h"
 
 namespace wobble {
 
+namespace {
+
+constexpr const char* token_table = "wte.weight";
+
+}  // namespace
+
+template <class T>
+int64_t Optimizer<T>::row_length(const Parameter& p) {
+    return p.role == Role::Embedding ? p.shape[1] : flat_row;
+}
+
 template <class T>
 Optimizer<T>::Optimizer(const ParameterTable& table, const AdamWSettings& settings)
     : table_(table), settings_(settings) {
-    memory_.plan([this](Memory& memory) {
+    int64_t rows = 0;
+    for (const Parameter& p : table_.parameters) rows = std::max(rows, ceil_div(p.size, row_length(p)));
+    memory_.plan([this, rows](Memory& memory) {
         m_ = memory.take<Accumulator<T>>(table_.buffer_size);
         v_ = memory.take<Accumulator<T>>(table_.buffer_size);
-        partials_a_ = memory.take<double>(flat_rows(table_.buffer_size));
-        partials_b_ = memory.take<double>(flat_rows(table_.buffer_size));
+        gradient_squares_ = memory.take<double>(rows);
+        update_squares_ = memory.take<double>(rows);
+        weight_squares_ = memory.take<double>(rows);
     });
+}
+
+template <class T>
+void Optimizer<T>::record(Recorder& recorder, const Parameter& p, double clip, double update_squares,
+                          double weight_squares) const {
+    const Site site{p.name.c_str(), -1, Phase::Update};
+    const Record* gradient = recorder.find(site, SquaredSum<T>::name);
+    Observation& seen = recorder.observation();
+    seen.tensors.push_back(tensor_row(p.name, p.size, recorder.sums(site), clip, update_squares,
+                                      weight_squares, gradient ? gradient->moments().absmax() : NAN,
+                                      initial_ != nullptr));
+    if (p.name != token_table || decile_of_token_.empty()) return;
+    for (EmbeddingRow& row : embedding_rows(p.name, decile_of_token_, p.shape[1], weight_squares_,
+                                            token_gradient_squares_.data(), update_squares_)) {
+        seen.embeddings.push_back(std::move(row));
+    }
 }
 
 template <class T>
@@ -27,13 +58,20 @@ StepReport Optimizer<T>::step(Context& context, T* weights, const Accumulator<T>
     const auto total = [](const double* partials, int64_t n) {
         return std::accumulate(partials, partials + n, 0.0);
     };
+    const auto squares_of_gradient = [&](const Parameter& p) {
+        const int64_t length = row_length(p), rows = ceil_div(p.size, length);
+        launch(context, rows,
+               SquaredSum<A>{
+                   .x = gradients + p.offset, .partials = gradient_squares_, .n = p.size, .length = length},
+               {p.name.c_str(), -1, Phase::Update});
+        return total(gradient_squares_, rows);
+    };
 
     double squares = 0;
     for (const Parameter& p : table_.parameters) {
-        const int64_t rows = flat_rows(p.size);
-        launch(context, rows, SquaredSum<A>{.x = gradients + p.offset, .partials = partials_a_, .n = p.size},
-               {p.name.c_str(), -1, Phase::Update});
-        const double sum = total(partials_a_, rows);
+        const double sum = squares_of_gradient(p);
+        if (p.name == token_table && !decile_of_token_.empty())
+            token_gradient_squares_.assign(gradient_squares_, gradient_squares_ + p.shape[0]);
         if (!std::isfinite(sum) && report.nonfinite.empty()) report.nonfinite = p.name;
         squares += sum;
     }
@@ -46,15 +84,16 @@ StepReport Optimizer<T>::step(Context& context, T* weights, const Accumulator<T>
     const double bias2 = 1 / (1 - std::pow(settings_.beta2, double(step)));
     double update_squares = 0, weight_squares = 0;
     for (const Parameter& p : table_.parameters) {
-        const int64_t rows = flat_rows(p.size);
+        const int64_t length = row_length(p), rows = ceil_div(p.size, length);
         const bool decays = p.decay || settings_.decay_everything;
+        const Site site{p.name.c_str(), -1, Phase::Update};
         launch(context, rows,
                AdamW<T>{.weight = weights + p.offset,
                         .gradient = gradients + p.offset,
                         .m = m_ + p.offset,
                         .v = v_ + p.offset,
-                        .update_squares = partials_a_,
-                        .weight_squares = partials_b_,
+                        .update_squares = update_squares_,
+                        .weight_squares = weight_squares_,
                         .n = p.size,
                         .clip = A(report.clip),
                         .lr = A(lr),
@@ -65,10 +104,15 @@ StepReport Optimizer<T>::step(Context& context, T* weights, const Accumulator<T>
                         .one_minus_beta1 = A(1 - settings_.beta1),
                         .one_minus_beta2 = A(1 - settings_.beta2),
                         .bias1 = A(bias1),
-                        .bias2 = A(bias2)},
-               {p.name.c_str(), -1, Phase::Update});
-        update_squares += total(partials_a_, rows);
-        weight_squares += total(partials_b_, rows);
+                        .bias2 = A(bias2),
+                        .length = length,
+                        .initial = initial_ ? initial_ + p.offset : nullptr},
+               site);
+        const double updated = total(update_squares_, rows), weight = total(weight_squares_, rows);
+        update_squares += updated, weight_squares += weight;
+        if (context.recorder && context.recorder->tier(site) != Tier::Off) {
+            record(*context.recorder, p, report.clip, updated, weight);
+        }
     }
     report.update_norm = std::sqrt(update_squares);
     report.weight_norm = std::sqrt(weight_squares);

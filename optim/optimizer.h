@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kernels/context.h"
 #include "kernels/pack.h"
@@ -27,6 +28,8 @@ struct StepReport {
     std::string nonfinite;  // the first tensor in the table whose gradient is not finite; empty when all are
 };
 
+class Recorder;
+
 enum class OnNonfinite { Stop, Skip, Continue };
 
 template <class T>
@@ -34,8 +37,15 @@ class Optimizer {
   public:
     Optimizer(const ParameterTable& table, const AdamWSettings& settings);
 
-    /// Updates the weights with learning rate `lr`; `step` counts from 1. When a gradient is not finite
-    /// nothing is touched, neither weights nor moments, unless `policy` is Continue.
+    /// For the record of how far weights have come; [table.buffer_size], held by the caller. Null: not
+    /// wanted.
+    void measure_distance_from(const T* initial) { initial_ = initial; }
+    /// The tokens of `wte.weight` by decile of frequency [V], for the record. Empty: not wanted.
+    void group_tokens(std::vector<int> decile_of_token) { decile_of_token_ = std::move(decile_of_token); }
+
+    /// Updates the weights with learning rate `lr`; `step` counts from 1. What the recorder wants to know of
+    /// the tensors goes into its observation. When a gradient is not finite nothing is touched, neither
+    /// weights nor moments, unless `policy` is Continue.
     StepReport step(Context& context, T* weights, const Accumulator<T>* gradients, double lr, int64_t step,
                     OnNonfinite policy);
 
@@ -43,11 +53,21 @@ class Optimizer {
     Accumulator<T>* v() { return v_; }  // [table.buffer_size]
 
   private:
+    void record(Recorder& recorder, const Parameter& p, double clip, double update_squares,
+                double weight_squares) const;
+    /// Elements of a row of the update's work: embeddings go token by token, so that their sums can be
+    /// grouped.
+    static int64_t row_length(const Parameter& p);
+
     const ParameterTable& table_;
     AdamWSettings settings_;
     Memory memory_;
     Accumulator<T>*m_ = nullptr, *v_ = nullptr;
-    double *partials_a_ = nullptr, *partials_b_ = nullptr;  // [flat_rows(buffer_size)]
+    const T* initial_ = nullptr;
+    std::vector<int> decile_of_token_;
+    std::vector<double> token_gradient_squares_;  // [V], when deciles are wanted
+    // Sums of squares by row: [the most rows of a tensor].
+    double *gradient_squares_ = nullptr, *update_squares_ = nullptr, *weight_squares_ = nullptr;
 };
 
 }  // namespace wobble

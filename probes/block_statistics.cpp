@@ -9,82 +9,152 @@
 
 namespace wobble {
 
-namespace detail {
-
 namespace {
 
-/// Power sums of deviations from a provisional mean, moved to the true one and merged.
-void merge_central(Moments& moments, Moments part, double provisional, double unit, double s1, double s2,
-                   double s3, double s4) {
-    const double n = double(part.count), c = s1 / n;
-    const double u2 = unit * unit;
-    part.mean = provisional + c * unit;
-    part.m2 = std::max(0.0, s2 - n * c * c) * u2;
-    part.m3 = (s3 - 3 * c * s2 + 2 * n * c * c * c) * u2 * unit;
-    part.m4 = std::max(0.0, s4 - 4 * c * s3 + 6 * c * c * s2 - 3 * n * c * c * c * c) * u2 * u2;
-    moments.merge(part);
+/// f(pointer, at) for all values.
+template <class T, class F>
+HOST void each(const Block<T>* blocks, int count, F&& f) {
+    for (int b = 0; b < count; ++b) {
+        const Block<T> block = blocks[b];
+        for (int64_t r = 0; r < block.rows; ++r) {
+            const T* row = block.p + r * block.stride;
+            Lane{}.each(block.columns, [&](auto at) { f(row, at); });
+        }
+    }
 }
 
 template <class T>
-bool add(const T* values, int n, Moments& moments) {
-    if (n == 0) return true;
-    const Lane lane;
-    Sum<Lane, T> sum, poison, zeros, tiny;
-    Largest<Lane, T> most, least;  // least: of -x
-    lane.each(n, [&](auto at) {
-        constexpr int N = decltype(at)::width;
-        const auto one = splat<N>(T(1)), none = splat<N>(T(0));
+int64_t size_of(const Block<T>* blocks, int count) {
+    int64_t n = 0;
+    for (int b = 0; b < count; ++b) n += blocks[b].rows * blocks[b].columns;
+    return n;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------------
+// moments
+
+/// A power of two near the largest value, and a shift near the mean. Returns false when a value is not
+/// finite.
+template <class T>
+bool RunningMoments<T>::choose_shift(const Block<T>* blocks, int count) {
+    settle();
+    Sum<Lane, T> poison;
+    Largest<Lane, T> most;
+    each(blocks, count, [&](const T* values, auto at) {
         const auto x = load(values, at);
-        const auto minus = none - x, size = larger(x, minus);
-        sum += x;
         poison += x - x;  // NaN for what is not finite
-        zeros += where_less(none, size, none, one);
-        tiny += where_less(size, splat<N>(std::numeric_limits<T>::min()), one, none);
+        most.take(larger(x, splat<at.width>(T(0)) - x));
+    });
+    if (poison.total() != T(0)) return false;
+    const T largest = most.total();
+    // Held where both the unit and its inverse are normal numbers.
+    constexpr int reach = std::numeric_limits<T>::max_exponent - 2;
+    exponent_ = largest > 0 ? std::clamp(std::ilogb(largest), -reach, reach) : 0;
+    per_unit_ = std::ldexp(T(1), -exponent_);
+    Sum<Lane, T> sum;  // in units, so that it does not overflow
+    each(blocks, count, [&](const T* values, auto at) { sum += load(values, at) * per_unit_; });
+    shift_ = -sum.total() / T(size_of(blocks, count));
+    suits_up_to_ = std::ldexp(T(1), std::min(exponent_ + 8, reach));
+    has_shift_ = true;
+    return true;
+}
+
+/// One pass of power sums. Returns false, with nothing added, when shift or unit do not suit these values
+/// (with `any_shift` they are taken as they are).
+template <class T>
+bool RunningMoments<T>::pass(const Block<T>* blocks, int count, bool any_shift) {
+    const int64_t n = size_of(blocks, count);
+    Sum<Lane, T> s1, s2, s3, s4;
+    Largest<Lane, T> most, least, nearest;  // of x, of -x, of -|x|
+    each(blocks, count, [&](const T* values, auto at) {
+        constexpr int N = decltype(at)::width;
+        const auto x = load(values, at), minus = splat<N>(T(0)) - x;
         most.take(x);
         least.take(minus);
-    });
-    const T total = sum.total();
-    // An infinite sum of finite values has overflowed: left to the patient way as well.
-    if (poison.total() != T(0) || !std::isfinite(total)) return false;
-
-    Moments part;
-    part.count = n;
-    part.zeros = int64_t(zeros.total());
-    part.subnormals = int64_t(tiny.total()) - part.zeros;
-    part.min = -double(least.total()), part.max = double(most.total());
-
-    const T provisional = total / T(n);
-    // Deviations are counted in units of a power of two near the largest value, so that they stay around 1.
-    const double largest = std::max(part.max, -part.min);
-    constexpr int reach = std::numeric_limits<T>::max_exponent - 2;
-    const int exponent = largest > 0 ? std::clamp(std::ilogb(largest), -reach, reach) : 0;
-    const T per_unit = std::ldexp(T(1), -exponent), shift = -provisional * per_unit;
-    Sum<Lane, T> s1, s2, s3, s4;
-    lane.each(n, [&](auto at) {
-        constexpr int N = decltype(at)::width;
-        const auto d = fused(load(values, at), per_unit, splat<N>(shift));
+        nearest.take(where_less(x, minus, x, minus));
+        const auto d = fused(x, splat<N>(per_unit_), splat<N>(shift_));
         const auto d2 = d * d;
         s1 += d;
         s2 += d2;
         s3.add_product(d2, d);
         s4.add_product(d2, d2);
     });
-    // The shift was rounded: the provisional mean is what it stands for.
-    merge_central(moments, part, -double(shift) * std::ldexp(1.0, exponent), std::ldexp(1.0, exponent),
-                  double(s1.total()), double(s2.total()), double(s3.total()), double(s4.total()));
+    const double t1 = double(s1.total()), t2 = double(s2.total());
+    if (!(t2 - t2 == 0)) return false;
+    const T low = -least.total(), high = most.total(), largest = larger(high, -low);
+    if (!any_shift) {
+        // The mean of these values is at most half a spread away from the shift: power sums about it lose
+        // less than a digit. Values far below the unit would lose their fourth powers.
+        if (t1 * t1 > 0.25 * double(n) * t2) return false;
+        if (largest > suits_up_to_ || (largest > 0 && largest * T(0x1p16) < suits_up_to_)) return false;
+    }
+    if (-nearest.total() < std::numeric_limits<T>::min()) {
+        Sum<Lane, T> zeros, tiny;
+        each(blocks, count, [&](const T* values, auto at) {
+            constexpr int N = decltype(at)::width;
+            const auto x = load(values, at), none = splat<N>(T(0)), one = splat<N>(T(1));
+            const auto size = larger(x, none - x);
+            zeros += where_less(none, size, none, one);
+            tiny += where_less(size, splat<N>(std::numeric_limits<T>::min()), one, none);
+        });
+        zeros_ += int64_t(zeros.total());
+        subnormals_ += int64_t(tiny.total()) - int64_t(zeros.total());
+    }
+    const Sum<Lane, T>* sums[] = {&s1, &s2, &s3, &s4};
+    UNROLL for (int k = 0; k < 4; ++k) {
+        sums_[k] = sums_[k] + widen(sums[k]->lanes);
+        tails_[k] += double(sums[k]->tail);
+    }
+    count_ += n;
+    min_ = low < min_ ? low : min_, max_ = larger(max_, high);
     return true;
 }
 
-}  // namespace
-
-bool add_finite_block(const float* values, int n, Moments& moments) {
-    return add(values, n, moments);
+template <class T>
+void RunningMoments<T>::add(const Block<T>* blocks, int count) {
+    if (size_of(blocks, count) == 0) return;
+    if (has_shift_ && pass(blocks, count, false)) return;
+    if (choose_shift(blocks, count) && pass(blocks, count, true)) return;
+    settle();
+    for (int b = 0; b < count; ++b) {
+        for (int64_t r = 0; r < blocks[b].rows; ++r) {
+            for (int64_t c = 0; c < blocks[b].columns; ++c) {
+                settled_.add(double(blocks[b].p[r * blocks[b].stride + c]), blocks[b].row + r,
+                             blocks[b].column + c, double(std::numeric_limits<T>::min()));
+            }
+        }
+    }
 }
-bool add_finite_block(const double* values, int n, Moments& moments) {
-    return add(values, n, moments);
+
+template <class T>
+void RunningMoments<T>::settle() {
+    if (count_ == 0) return;
+    double s[4];
+    for (int k = 0; k < 4; ++k) {
+        s[k] = detail::fold(sums_[k], [](auto a, auto b) { return a + b; }) + tails_[k];
+        sums_[k] = splat<width>(0.0), tails_[k] = 0;
+    }
+    // From power sums about the shift to moments about the mean.
+    const double n = double(count_), c = s[0] / n, unit = std::ldexp(1.0, exponent_), u2 = unit * unit;
+    Moments part;
+    part.count = count_, part.zeros = zeros_, part.subnormals = subnormals_;
+    part.min = double(min_), part.max = double(max_);
+    part.mean = (c - double(shift_)) * unit;
+    part.m2 = std::max(0.0, s[1] - n * c * c) * u2;
+    part.m3 = (s[2] - 3 * c * s[1] + 2 * n * c * c * c) * u2 * unit;
+    part.m4 = std::max(0.0, s[3] - 4 * c * s[2] + 6 * c * c * s[1] - 3 * n * c * c * c * c) * u2 * u2;
+    settled_.merge(part);
+    count_ = zeros_ = subnormals_ = 0;
+    min_ = std::numeric_limits<T>::infinity(), max_ = -min_;
 }
 
-}  // namespace detail
+template class RunningMoments<float>;
+template class RunningMoments<double>;
+
+// ---------------------------------------------------------------------------------------------------
+// histograms
 
 namespace {
 

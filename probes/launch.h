@@ -1,8 +1,6 @@
 // launch(context, rows, kernel, site): CPU or CUDA, bare or instrumented, is decided here and nowhere else.
 #pragma once
 
-#include <iterator>
-
 #include "kernels/run.h"
 #include "probes/recorder.h"
 #include "probes/watch.h"
@@ -11,35 +9,27 @@ namespace wobble {
 
 namespace detail {
 
+/// How to look at this launch of a kernel whose work is `rows` rows, unless it knows better.
 template <class Kernel>
-constexpr int channel_count = int(std::size(Kernel::channels));
-
-template <class Kernel>
-struct Observed {
-    using type = Accumulator<typename Kernel::Element>;
-};
-template <class Kernel>
-requires requires {
-    typename Kernel::Observed;
+Look look(const Context& context, const Kernel& kernel, const Site& site, int64_t rows) {
+    if (!context.recorder) return {};
+    int64_t columns = 0;
+    if constexpr (requires { kernel.observed_columns(); }) columns = kernel.observed_columns();
+    if constexpr (requires { kernel.observed_rows(); }) rows = kernel.observed_rows();
+    return context.recorder->look<Kernel>(site, rows, columns);
 }
-struct Observed<Kernel> {
-    using type = typename Kernel::Observed;
-};
 
 /// Runs `run(watch)`, with a watch where the recorder wants one.
 template <class Kernel, class Run>
-void watched(Context& context, int64_t parts, const Site& site, Run run) {
-    const Tier tier = context.recorder ? context.recorder->tier(site) : Tier::Off;
-    if (tier == Tier::Off) {
+void watched(Context& context, int64_t parts, const Site& site, const Look& look, Run run) {
+    if (look.tier == Tier::Off && look.fault.channel < 0) {
         NoWatch nobody;
         run(nobody);
         return;
     }
-    Watch<typename Observed<Kernel>::type, channel_count<Kernel>> watch(parts, tier);
+    Watch<Kernel> watch(parts, look);
     run(watch);
-    for (int c = 0; c < channel_count<Kernel>; ++c) {
-        context.recorder->record(site, Kernel::name, Kernel::channels[c], watch.total(c));
-    }
+    if (look.tier != Tier::Off) context.recorder->record(site, watch.total());
 }
 
 }  // namespace detail
@@ -47,27 +37,26 @@ void watched(Context& context, int64_t parts, const Site& site, Run run) {
 /// Runs a row kernel over `rows` rows.
 template <class Kernel>
 void launch(Context& context, int64_t rows, const Kernel& kernel, const Site& site) {
+    const Look look = detail::look(context, kernel, site, rows);
     if (context.device == Device::Cuda) {
 #ifdef __CUDACC__
         // float64 is for checking gradients on the CPU.
         if constexpr (!std::is_same_v<typename Kernel::Element, double>) {
-            if (!context.recorder || context.recorder->tier(site) == Tier::Off) {
+            if (look.tier == Tier::Off && look.fault.channel < 0) {
                 run_on_cuda(rows, kernel);
                 return;
             }
-            std::vector<LaneProbe<detail::channel_count<Kernel>>> probes;
-            run_on_cuda(rows, kernel, probes);
-            for (int c = 0; c < detail::channel_count<Kernel>; ++c) {
-                Statistics all;
-                for (const auto& probe : probes) all.moments.merge(probe.of[c]);
-                context.recorder->record(site, Kernel::name, Kernel::channels[c], std::move(all));
-            }
+            LaneProbe<Kernel> fresh;
+            fresh.fault = look.fault, fresh.wants_residuals = look.tier == Tier::Full;
+            std::vector<LaneProbe<Kernel>> probes;
+            run_on_cuda(rows, kernel, fresh, probes);
+            if (look.tier != Tier::Off) context.recorder->record(site, LaneProbe<Kernel>::together(probes));
             return;
         }
 #endif
         throw UserError(std::string(Kernel::name) + " has no CUDA text in this build; use --device cpu");
     }
-    detail::watched<Kernel>(context, chunk_count(rows), site,
+    detail::watched<Kernel>(context, chunk_count(rows), site, look,
                             [&](auto& watch) { run_on_cpu(context, rows, kernel, watch); });
 }
 
@@ -78,7 +67,8 @@ void launch(Context& context, const Kernel& kernel, const Site& site) {
     if (context.device == Device::Cuda) {
         throw UserError(std::string(Kernel::name) + " has no CUDA text in this build; use --device cpu");
     }
-    detail::watched<Kernel>(context, kernel.parts(), site, [&](auto& watch) { kernel(context, watch); });
+    detail::watched<Kernel>(context, kernel.parts(), site, detail::look(context, kernel, site, 0),
+                            [&](auto& watch) { kernel(context, watch); });
 }
 
 }  // namespace wobble

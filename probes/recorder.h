@@ -2,6 +2,7 @@
 // what was seen.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,7 +36,9 @@ class ProbePlan {
     explicit ProbePlan(const std::string& text);
 
     Tier tier(const std::string& site) const;
-    bool looks() const;
+    /// The most that any site gets.
+    Tier most() const;
+    bool looks() const { return most() != Tier::Off; }
 
   private:
     struct Rule {
@@ -45,25 +48,128 @@ class ProbePlan {
     std::vector<Rule> rules_;
 };
 
+/// A value to be put in the place of one that a kernel computes, to see what becomes of it.
+struct Injection {
+    std::string site;
+    Phase phase;
+    std::string kernel, channel;
+    int64_t row, column;
+    double value;
+};
+
 class Recorder {
   public:
-    explicit Recorder(ProbePlan plan) : plan_(std::move(plan)) {}
+    /// `sampled`: pattern of the sites that are watched at tier full of which rows are kept, for their
+    /// spectrum.
+    explicit Recorder(ProbePlan plan, std::string sampled = "")
+        : plan_(std::move(plan)), sampled_(std::move(sampled)) {}
 
-    Tier tier(const Site& site) const { return plan_.tier(site.full_name()); }
+    /// No site gets more than this, whatever the plan says.
+    void limit(Tier most) { most_ = most; }
+    void inject(Injection injection) { injection_ = std::move(injection); }
+
+    Tier tier(const Site& site) const { return tier_of(site.full_name()); }
+    /// How to look at a launch; tier off and no fault: not at all. `rows`, `columns`: of what channel 0
+    /// observes.
+    template <class Kernel>
+    Look look(const Site& site, int64_t rows, int64_t columns) const;
+    /// What a launch of a kernel showed.
+    template <class Kernel>
+    void record(const Site& site, Seen<Kernel> seen);
+    /// What one channel of it showed.
     void record(const Site& site, const char* kernel, const char* channel, Statistics statistics);
-    /// In the order in which they were first launched.
-    const std::vector<Record>& records() const { return records_; }
+
+    /// What was seen since the last `clear`, channels in the order in which they were first launched. Others
+    /// may add their rows.
+    Observation& observation() { return seen_; }
+    const std::vector<Record>& records() const { return seen_.records; }
+    /// Hands over everything that was seen, made into rows, and starts afresh.
+    Observation take();
+    /// The sums that a kernel made at a site in its last launch there; null when nobody looked.
+    const double* sums(const Site& site) const;
+    /// The first channel of that kernel at a site; null when it was not observed.
+    const Record* find(const Site& site, const char* kernel) const;
     /// The record that was the first, in time, to see a value that is not finite; null when all were.
     const Record* first_nonfinite() const {
-        return first_nonfinite_ < 0 ? nullptr : &records_[size_t(first_nonfinite_)];
+        return first_nonfinite_ < 0 ? nullptr : &seen_.records[size_t(first_nonfinite_)];
     }
     void clear();
 
   private:
+    /// A site's tallies over the launches of a step.
+    struct Tallies {
+        std::string site;
+        int layer;
+        Phase phase;
+        const char* kernel;
+        std::vector<std::pair<const char*, ResidualTally>> residuals;
+        std::vector<HeadTally> heads;
+        std::vector<double> sums;
+        PairTally pair;
+        int64_t values = 0;  // that the pair is about
+    };
+
+    Tier tier_of(const std::string& site) const {
+        const Tier tier = plan_.tier(site);
+        return tier < most_ ? tier : most_;
+    }
+    bool sampled(const std::string& site) const;
+    Tallies& tallies(const std::string& site, int layer, Phase phase, const char* kernel);
+
     ProbePlan plan_;
-    std::vector<Record> records_;
-    std::unordered_map<std::string, size_t> index_;
+    std::string sampled_;
+    Tier most_ = Tier::Full;
+    std::optional<Injection> injection_;
+    Observation seen_;
+    std::vector<Tallies> tallies_;
+    std::unordered_map<std::string, size_t> record_index_, tally_index_;
     int64_t first_nonfinite_ = -1;
 };
+
+template <class Kernel>
+Look Recorder::look(const Site& site, int64_t rows, int64_t columns) const {
+    const std::string name = site.full_name();
+    Look a{.tier = tier_of(name), .fault = {}, .rows = rows, .columns = columns};
+    constexpr int64_t most_sampled = 128;
+    if (a.tier == Tier::Full && site.phase == Phase::Forward && columns > 0 && sampled(name)) {
+        a.row_step = rows > most_sampled ? (rows + most_sampled - 1) / most_sampled : 1;
+    }
+    if (injection_ && injection_->site == name && injection_->phase == site.phase &&
+        injection_->kernel == Kernel::name) {
+        for (int c = 0; c < Channels<Kernel>::count; ++c) {
+            if (injection_->channel != Kernel::channels[c]) continue;
+            a.fault = {c, injection_->row, injection_->column, injection_->value};
+        }
+    }
+    return a;
+}
+
+template <class Kernel>
+void Recorder::record(const Site& site, Seen<Kernel> seen) {
+    using C = Channels<Kernel>;
+    const std::string name = site.full_name();
+    int64_t values = 0;
+    for (int c = 0; c < C::count; ++c) {
+        const Moments& m = seen.channels[c].moments;
+        // A channel that saw nothing is one that this launch does not have.
+        if (m.count + m.nonfinite() == 0) continue;
+        if (c == 0) values = m.count + m.nonfinite();
+        record(site, Kernel::name, Kernel::channels[c], std::move(seen.channels[c]));
+    }
+    if (C::sums == 0 && C::identities == 0 && !C::heads && !seen.pair.any) return;
+    Tallies& t = tallies(name, site.layer, site.phase, Kernel::name);
+    t.sums.assign(seen.sums, seen.sums + C::sums);
+    for (int i = 0; i < C::identities; ++i) {
+        if (t.residuals.size() == size_t(i)) {
+            if constexpr (C::identities > 0) t.residuals.emplace_back(Kernel::identities[i], ResidualTally());
+        }
+        t.residuals[size_t(i)].second.merge(seen.residuals[i]);
+    }
+    for (const auto& [number, tally] : seen.heads) {
+        if (t.heads.size() <= size_t(number)) t.heads.resize(size_t(number) + 1);
+        t.heads[size_t(number)].merge(tally);
+    }
+    if (seen.pair.any) t.pair.merge(seen.pair), t.values += values;
+}
 
 }  // namespace wobble

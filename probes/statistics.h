@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/pack.h"
 
@@ -105,14 +106,66 @@ struct Histogram {
     }
 };
 
-/// What is kept of one channel: moments always, the histogram where it was asked for.
+/// Sums over the rows of each column (channel of the model) of a matrix; a part of the work may have seen
+/// some columns only.
+struct Columns {
+    int64_t first = 0;                   // the column that the vectors begin at
+    std::vector<double> sizes, squares;  // Σ |x|, Σ x²
+
+    /// n values of one row, from `column` on.
+    template <class T>
+    void add(int64_t column, const T* values, int64_t n) {
+        cover(column, n);
+        double* size = sizes.data() + (column - first);
+        double* square = squares.data() + (column - first);
+        for (int64_t i = 0; i < n; ++i) {
+            const double x = double(values[i]);
+            size[i] += std::fabs(x), square[i] += x * x;
+        }
+    }
+    void merge(const Columns& other) {
+        const int64_t n = int64_t(other.sizes.size());
+        if (n == 0) return;
+        cover(other.first, n);
+        for (int64_t i = 0; i < n; ++i) {
+            sizes[size_t(other.first - first + i)] += other.sizes[size_t(i)];
+            squares[size_t(other.first - first + i)] += other.squares[size_t(i)];
+        }
+    }
+
+  private:
+    void cover(int64_t column, int64_t n) {
+        if (sizes.empty()) first = column;
+        if (column < first) {
+            sizes.insert(sizes.begin(), size_t(first - column), 0.0);
+            squares.insert(squares.begin(), size_t(first - column), 0.0);
+            first = column;
+        }
+        if (size_t(column + n - first) > sizes.size()) {
+            sizes.resize(size_t(column + n - first));
+            squares.resize(size_t(column + n - first));
+        }
+    }
+};
+
+/// Some rows of a matrix, evenly spread.
+struct SampledRows {
+    int64_t rows = 0, columns = 0;
+    std::vector<float> values;  // [rows, columns]
+};
+
+/// What is kept of one channel: moments always, the rest where it was asked for.
 struct Statistics {
     Moments moments;
     std::unique_ptr<Histogram> histogram;
+    std::unique_ptr<Columns> columns;
+    std::unique_ptr<SampledRows> sample;
 
+    /// Samples of different launches are not pooled: the first is kept.
     void merge(const Statistics& other) {
         moments.merge(other.moments);
         if (histogram && other.histogram) histogram->merge(*other.histogram);
+        if (columns && other.columns) columns->merge(*other.columns);
     }
 };
 

@@ -1,105 +1,344 @@
 // Probes that gather statistics, and the watch that hands them out.
 //
 // A kernel's work is cut into parts (chunks of rows, tasks of a product), a number that follows from its
-// shape alone. Each part gets a probe of its own, and the parts' statistics are merged in order, so what is
+// shape alone. Each part gets a probe of its own, and what the parts saw is merged in order, so what is
 // reported depends neither on the number of threads nor on who finished first.
 #pragma once
 
+#include <iterator>
 #include <limits>
 #include <vector>
 
 #include "kernels/probe.h"
 #include "probes/block_statistics.h"
+#include "probes/tallies.h"
 
 namespace wobble {
 
 enum class Tier { Off, Moments, Full };
 
-/// The CPU's probe. Values are laid aside in a block, and looked at when it is full: the kernel's own loop
-/// pays for one more store, and the statistics are made in a loop of their own, at full vector width.
-template <class A, int channels>
+/// A value to be put in the place of one that passes through a channel of the kernel: a test of what becomes
+/// of it.
+struct Fault {
+    int channel = -1;  // none
+    int64_t row = 0, column = 0;
+    double value = 0;
+
+    HD bool hits(int of, int64_t its_row, int64_t first, int width) const {
+        return of == channel && its_row == row && first <= column && column < first + width;
+    }
+};
+
+/// What a kernel lets a probe see, read off its declarations.
+template <class Kernel>
+struct Channels {
+    template <class K>
+    struct ObservedBy {
+        using type = Accumulator<typename K::Element>;
+    };
+    template <class K>
+    requires requires { typename K::Observed; }
+    struct ObservedBy<K> {
+        using type = typename K::Observed;
+    };
+
+    using A = typename ObservedBy<Kernel>::type;
+    static constexpr int count = int(std::size(Kernel::channels));
+    static constexpr int sums = [] {
+        if constexpr (requires { Kernel::sums; }) return int(std::size(Kernel::sums));
+        else return 0;
+    }();
+    static constexpr int identities = [] {
+        if constexpr (requires { Kernel::identities; }) return int(std::size(Kernel::identities));
+        else return 0;
+    }();
+    static constexpr bool pair = requires { typename Kernel::ObservesPair; };
+    static constexpr bool heads = requires { typename Kernel::ObservesHeads; };
+};
+
+/// What was seen of one part of a kernel's work.
+template <class Kernel>
+struct Seen {
+    using C = Channels<Kernel>;
+    Statistics channels[C::count];
+    double sums[C::sums + 1] = {};  // + 1: no array is empty
+    ResidualTally residuals[C::identities + 1];
+    PairTally pair;
+    std::vector<std::pair<int64_t, HeadTally>> heads;  // by head, in the order in which they were met
+
+    HeadTally& head(int64_t h) {
+        for (auto& [number, tally] : heads)
+            if (number == h) return tally;
+        return heads.emplace_back(h, HeadTally()).second;
+    }
+    void merge(const Seen& other) {
+        for (int c = 0; c < C::count; ++c) channels[c].merge(other.channels[c]);
+        for (int i = 0; i < C::sums; ++i) sums[i] += other.sums[i];
+        for (int i = 0; i < C::identities; ++i) residuals[i].merge(other.residuals[i]);
+        pair.merge(other.pair);
+        for (const auto& [number, tally] : other.heads) head(number).merge(tally);
+    }
+};
+
+/// How the parts of one launch are watched.
+struct Look {
+    Tier tier = Tier::Off;
+    Fault fault;
+    int64_t rows = 0, columns = 0;  // of the matrix that channel 0 observes; columns 0: it is none
+    int64_t row_step = 0;           // every so many rows are sampled; 0: none
+};
+
+/// The CPU's probe. It notes what lies in memory and goes over it some kilobytes at a time, while that is
+/// still in the cache, at full vector width; the kernel's own loop pays for a few integers a row. Values that
+/// are kept nowhere are laid aside for it.
+template <class Kernel>
 class BlockProbe {
+    using C = Channels<Kernel>;
+    using A = typename C::A;
+
   public:
-    explicit BlockProbe(Statistics* statistics) : statistics_(statistics) {}
+    static constexpr bool looks = true;
+
+    BlockProbe(Seen<Kernel>& seen, const Look& look, SampledRows* sample)
+        : seen_(seen), look_(look), sample_(sample), breaks_(look.fault.channel >= 0) {}
     BlockProbe(const BlockProbe&) = delete;
     BlockProbe& operator=(const BlockProbe&) = delete;
     ~BlockProbe() {
-        for (Block& block : blocks_) flush(block);
+        for (int c = 0; c < C::count; ++c) {
+            flush(c);
+            queues_[c].moments.finish(seen_.channels[c].moments);
+        }
+        settle_pair();
     }
+
+    bool full() const { return look_.tier == Tier::Full; }
 
     CALLS_HOST_CODE
     template <int N>
-    HD void observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
-        Block& block = blocks_[channel];
-        if (block.count + N > size) flush(block);
-        store(block.values, At<N>{block.count}, value);
-        block.pieces[block.piece_count++] = {row, at.index, block.count};
-        block.count += N;
+    HD Pack<A, N> writes(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+        if (breaks_) [[unlikely]]
+            value = broken(channel, row, at, value);
+        return value;
+    }
+    CALLS_HOST_CODE
+    HD void wrote(int channel, int64_t row, int64_t column, const A* p, int64_t columns, int64_t rows = 1,
+                  int64_t stride = 0) {
+        Queue& queue = queues_[channel];
+        queue.blocks[queue.count++] = {p, stride, row, column, rows, columns};
+        queue.values += rows * columns;
+        if (queue.values >= enough || queue.count == most_blocks) [[unlikely]]
+            flush(channel);
+    }
+    CALLS_HOST_CODE
+    template <int N>
+    HD Pack<A, N> observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+        if (breaks_) [[unlikely]]
+            value = broken(channel, row, at, value);
+        Queue& queue = queues_[channel];
+        if (queue.aside + N > most_aside || queue.count == most_blocks) [[unlikely]]
+            flush(channel);
+        A* p = queue.memory + queue.aside;
+        store(p, At<N>{0}, value);
+        queue.aside += N;
+        if (queue.count > 0) {
+            Block<A>& last = queue.blocks[queue.count - 1];
+            if (last.row == row && last.column + last.columns == at.index) {
+                last.columns += N;
+                return value;
+            }
+        }
+        queue.blocks[queue.count++] = {p, 0, row, at.index, 1, N};
+        return value;
+    }
+    CALLS_HOST_CODE
+    template <int N>
+    HD void pair(Pack<A, N> value, Pack<A, N> beside) {
+        if constexpr (N == 1 || N == Lane::width) {
+            dot_.add_product(value, beside);
+            squares_.add_product(value, value);
+            beside_squares_.add_product(beside, beside);
+            if (++pairs_ == 64) [[unlikely]]
+                settle_pair();
+        } else {
+            for (int i = 0; i < N; ++i) pair(splat<1>(value[i]), splat<1>(beside[i]));
+        }
+    }
+    void sum(int which, double value) { seen_.sums[which] += value; }
+    void residual(int identity, int64_t row, double value, double scale) {
+        seen_.residuals[identity].add(row, value, scale);
+    }
+    void query(int64_t head, const QueryStatistics& statistics) {
+        seen_.head(head).add(statistics, 1);  // probabilities are kept in the precision of the sum
     }
 
   private:
-    static constexpr int size = 1024;
+    static constexpr int enough = 4096, most_blocks = 64, most_aside = 1024;
 
-    struct Piece {
-        int64_t row, column;
-        int begin;
-    };
-    struct Block {
-        alignas(64) A values[size];
-        Piece pieces[size];
-        int count = 0, piece_count = 0;
+    struct Queue {
+        Block<A> blocks[most_blocks];
+        int count = 0, aside = 0;
+        int64_t values = 0;
+        RunningMoments<A> moments;
+        alignas(64) A memory[most_aside];
     };
 
-    void flush(Block& block) {
-        Statistics& to = statistics_[&block - blocks_];
-        add_block(block.values, block.count, to.moments, [&](int i) {
-            const Piece* piece = block.pieces + block.piece_count - 1;
-            while (piece->begin > i) --piece;
-            return std::pair{piece->row, piece->column + i - piece->begin};
-        });
-        if (to.histogram) add_block(block.values, block.count, *to.histogram);
-        block.count = block.piece_count = 0;
+    template <int N>
+    __attribute__((noinline)) Pack<A, N> broken(int channel, int64_t row, At<N> at, Pack<A, N> value) const {
+        const Fault& f = look_.fault;
+        if (f.hits(channel, row, at.index, N)) value.set(int(f.column - at.index), A(f.value));
+        return value;
     }
 
-    Statistics* statistics_;  // [channels]
-    Block blocks_[channels];
+    __attribute__((noinline)) void flush(int channel) {
+        Queue& queue = queues_[channel];
+        Statistics& to = seen_.channels[channel];
+        queue.moments.add(queue.blocks, queue.count);
+        if (to.histogram) look_closely(queue, to);
+        queue.count = queue.aside = 0;
+        queue.values = 0;
+    }
+
+    void look_closely(const Queue& queue, Statistics& to) {
+        // The histogram has tables to fill and to add up: rows are gathered for it.
+        A gathered[2048];
+        int count = 0;
+        const auto gather = [&](const A* values, int64_t n) {
+            for (int64_t done = 0; done < n;) {
+                const int64_t some = n - done < 2048 - count ? n - done : 2048 - count;
+                std::copy(values + done, values + done + some, gathered + count);
+                done += some, count += int(some);
+                if (count == 2048) add_block(gathered, count, *to.histogram), count = 0;
+            }
+        };
+        for (int i = 0; i < queue.count; ++i) {
+            const Block<A>& block = queue.blocks[i];
+            for (int64_t r = 0; r < block.rows; ++r) {
+                const A* values = block.p + r * block.stride;
+                gather(values, block.columns);
+                if (!to.columns) continue;
+                to.columns->add(block.column, values, block.columns);
+                const int64_t row = block.row + r;
+                if (!sample_ || row % look_.row_step != 0) continue;
+                std::copy(values, values + block.columns,
+                          sample_->values.data() + row / look_.row_step * sample_->columns + block.column);
+            }
+        }
+        if (count > 0) add_block(gathered, count, *to.histogram);
+    }
+
+    void settle_pair() {
+        if constexpr (C::pair) {
+            if (pairs_ == 0) return;
+            seen_.pair.merge(
+                {true, double(dot_.total()), double(squares_.total()), double(beside_squares_.total())});
+            dot_ = {}, squares_ = {}, beside_squares_ = {};
+            pairs_ = 0;
+        }
+    }
+
+    Seen<Kernel>& seen_;
+    const Look& look_;
+    SampledRows* sample_;
+    bool breaks_;
+    Queue queues_[C::count];
+    Sum<Lane, A> dot_, squares_, beside_squares_;
+    int pairs_ = 0;
 };
 
-/// A lane's probe on CUDA: it keeps moments in registers.
-template <int channels>
+/// A lane's probe on CUDA: it keeps moments and tallies in registers.
+template <class Kernel>
 struct LaneProbe {
-    Moments of[channels];
+    using C = Channels<Kernel>;
+    using A = typename C::A;
+    static constexpr bool looks = true;
 
-    template <class A, int N>
-    HD void observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+    Moments of[C::count];
+    double sums[C::sums + 1] = {};
+    ResidualTally residuals[C::identities + 1];
+    PairTally pairs;
+    HeadTally head;
+    int64_t which_head = -1;
+    Fault fault;
+    bool wants_residuals = false;
+
+    HD bool full() const { return wants_residuals; }
+    template <int N>
+    HD Pack<A, N> observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+        if (fault.hits(channel, row, at.index, N)) value.set(int(fault.column - at.index), A(fault.value));
         constexpr double smallest_normal = sizeof(A) == sizeof(float) ? 0x1p-126 : 0x1p-1022;
         for (int i = 0; i < N; ++i) of[channel].add(double(value[i]), row, at.index + i, smallest_normal);
+        return value;
+    }
+    template <int N>
+    HD Pack<A, N> writes(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+        return observe(channel, row, at, value);
+    }
+    template <class T>
+    HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
+    template <int N>
+    HD void pair(Pack<A, N> value, Pack<A, N> beside) {
+        for (int i = 0; i < N; ++i) {
+            const double v = double(value[i]), b = double(beside[i]);
+            pairs.merge({true, v * b, v * v, b * b});
+        }
+    }
+    HD void sum(int i, double value) { sums[i] += value; }
+    HD void residual(int identity, int64_t row, double value, double scale) {
+        residuals[identity].add(row, value, scale);
+    }
+    HD void query(int64_t h, const QueryStatistics& statistics) { which_head = h, head.add(statistics, 1); }
+
+    /// What the lanes saw, in the order of rows.
+    static Seen<Kernel> together(const std::vector<LaneProbe>& lanes) {
+        Seen<Kernel> all;
+        for (const LaneProbe& lane : lanes) {
+            for (int c = 0; c < C::count; ++c) all.channels[c].moments.merge(lane.of[c]);
+            for (int i = 0; i < C::sums; ++i) all.sums[i] += lane.sums[i];
+            for (int i = 0; i < C::identities; ++i) all.residuals[i].merge(lane.residuals[i]);
+            all.pair.merge(lane.pairs);
+            if (lane.which_head >= 0) all.head(lane.which_head).merge(lane.head);
+        }
+        return all;
     }
 };
 
 /// Hands out a probe for each part of a kernel's work.
-template <class A, int channels>
+template <class Kernel>
 class Watch {
+    using C = Channels<Kernel>;
+
   public:
-    Watch(int64_t parts, Tier tier) : statistics_(size_t(larger<int64_t>(parts, 1) * channels)) {
-        if (tier != Tier::Full) return;
-        for (Statistics& s : statistics_) s.histogram = std::make_unique<Histogram>();
+    Watch(int64_t parts, const Look& look) : look_(look), seen_(size_t(larger<int64_t>(parts, 1))) {
+        if (look_.tier != Tier::Full) return;
+        const bool matrix = look_.columns > 0;
+        for (Seen<Kernel>& s : seen_) {
+            for (Statistics& channel : s.channels) channel.histogram = std::make_unique<Histogram>();
+            if (matrix) s.channels[0].columns = std::make_unique<Columns>();
+        }
+        if (matrix && look_.row_step > 0) {
+            sample_ = std::make_unique<SampledRows>();
+            sample_->rows = (look_.rows + look_.row_step - 1) / look_.row_step;
+            sample_->columns = look_.columns;
+            sample_->values.resize(size_t(sample_->rows * sample_->columns));
+        }
     }
 
-    BlockProbe<A, channels> probe(int64_t part) {
-        return BlockProbe<A, channels>(&statistics_[size_t(part * channels)]);
+    BlockProbe<Kernel> probe(int64_t part) {
+        return BlockProbe<Kernel>(seen_[size_t(part)], look_, sample_.get());
     }
 
-    /// Everything that was seen of a channel.
-    Statistics total(int channel) {
-        Statistics all = std::move(statistics_[size_t(channel)]);
-        for (size_t i = size_t(channel) + channels; i < statistics_.size(); i += channels)
-            all.merge(statistics_[i]);
+    /// Everything that was seen; the watch is used up.
+    Seen<Kernel> total() {
+        Seen<Kernel> all = std::move(seen_[0]);
+        for (size_t i = 1; i < seen_.size(); ++i) all.merge(seen_[i]);
+        all.channels[0].sample = std::move(sample_);
         return all;
     }
 
   private:
-    std::vector<Statistics> statistics_;  // [parts, channels]
+    Look look_;
+    std::vector<Seen<Kernel>> seen_;  // [parts]
+    std::unique_ptr<SampledRows> sample_;
 };
 
 }  // namespace wobble

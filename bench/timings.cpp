@@ -29,17 +29,19 @@ namespace {
 
 constexpr const char* tiers[] = {"off", "moments", "full"};
 
-/// `work` at each tier. As in training, nothing is asked when nothing is to be seen.
-Turns at_each_tier(Context& context, const std::function<void()>& work, const Effort& effort) {
+/// `work` at each tier, and then what is to become of what was seen. As in training, nothing is asked when
+/// nothing is to be seen.
+Turns at_each_tier(Context& context, const std::function<void()>& work,
+                   const std::function<void(Recorder&)>& afterwards, const Effort& effort) {
     std::vector<std::unique_ptr<Recorder>> recorders;
     std::vector<std::function<void()>> variants;
     for (const char* tier : tiers) {
         const ProbePlan plan(tier);
         recorders.push_back(plan.looks() ? std::make_unique<Recorder>(plan) : nullptr);
-        variants.push_back([&context, &work, recorder = recorders.back().get()] {
+        variants.push_back([&, recorder = recorders.back().get()] {
             context.recorder = recorder;
             work();
-            if (recorder) recorder->clear();
+            if (recorder) afterwards(*recorder);
         });
     }
     Turns turns = measure_in_turns(variants, effort);
@@ -67,7 +69,7 @@ KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& e
         if (effort.before_round) effort.before_round();
     };
     const Turns turns = at_each_tier(
-        context, [&] { prepared.launch(context); }, with_reset);
+        context, [&] { prepared.launch(context); }, [](Recorder& r) { r.clear(); }, with_reset);
     KernelTimings result{kernel, turns.calls, {}};
     for (size_t t = 0; t < std::size(tiers); ++t) {
         result.timings.push_back(timing(tiers[t], false, turns.variants[t], turns.variants[0]));
@@ -104,7 +106,8 @@ StepTimings time_steps(const StepModel& step_model, int threads, const Effort& e
         model.backward(context, false);
         optimizer.step(context, model.weights(), model.gradients(), 1e-4, ++n, OnNonfinite::Stop);
     };
-    const Turns turns = at_each_tier(context, one_step, effort);
+    const Turns turns = at_each_tier(
+        context, one_step, [](Recorder& r) { r.take(); }, effort);
     const Rounds &off = turns.variants[0], &moments = turns.variants[1], &full = turns.variants[2];
 
     // 6 for each weight and token (2 forward, 4 backward; the position table multiplies nothing), and causal

@@ -64,8 +64,9 @@ const std::vector<StepModel>& step_models();
 /// plan is asked, what was seen is put into the recorder, and the recorder is cleared.
 KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& effort);
 
-/// Times whole steps on one batch: forward, backward, clipping and update, and at tiers other than off the
-/// recorder with them. Nothing is written to disk.
+/// Times whole steps on one batch: forward, backward, clipping and update, and at tiers other than off
+/// the recorder with them, to the rows that a run would hand to the thread that writes run.db. Nothing is
+/// written.
 StepTimings time_steps(const StepModel& model, int threads, const Effort& effort);
 
 }  // namespace wobble::bench

@@ -6,6 +6,7 @@
 
 #include "bench/bench.h"
 #include "kernels/error.h"
+#include "probes/run_writer.h"
 #include "run/command_line.h"
 #include "run/config_file.h"
 #include "run/evaluate.h"
@@ -22,7 +23,7 @@ constexpr const char* version = "0.1";
 
 enum ExitStatus { Done = 0, InternalError = 1, BadInput = 2, NotFinite = 3, Signalled = 128 };
 
-volatile std::sig_atomic_t caught_signal = 0;
+volatile std::sig_atomic_t caught_signal = 0, ring_wanted = 0;
 
 /// The first Ctrl-C lets the step finish and be saved; the second has its usual effect.
 void on_signal(int signal) {
@@ -30,7 +31,12 @@ void on_signal(int signal) {
     std::signal(signal, SIG_DFL);
 }
 
-void describe_run(RunDb& db, const Trainer& trainer, const Options& options) {
+/// SIGUSR1 asks for the moments of the last steps.
+void on_request(int) {
+    ring_wanted = 1;
+}
+
+void describe_run(RunWriter& db, const Trainer& trainer, const Options& options) {
     db.set("version", version);
     db.set("build", build_description());
     db.set("parameters", std::to_string(trainer.parameter_count()));
@@ -54,7 +60,7 @@ int train(Command command) {
         }
         run.write_config(options);
     }
-    RunDb db(run.database());
+    RunWriter db(run.database());
     db.forget_after(trainer.steps_done());
     describe_run(db, trainer, options);
 
@@ -74,22 +80,26 @@ int train(Command command) {
         }
     };
     const auto save = [&] {
-        db.commit();
+        db.flush();
         trainer.write_checkpoint(run.path(), int(options.keep));
     };
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
+    std::signal(SIGUSR1, on_request);
 
     int64_t saved = trainer.steps_done(), evaluated = -1;
     bool was_finite = true;
     while (trainer.steps_done() < last && !caught_signal) {
         const StepRow row = trainer.step();
-        db.add_statistics(row.step, trainer.observed());
-        db.add_step(row, trainer.batch_rows());
+        db.add_step(row, trainer.batch_rows(), trainer.take_observation());
         progress.step(row);
         if (!row.finite && was_finite) {
             progress.say("step " + std::to_string(row.step) + " is not finite, first at " +
                          trainer.nonfinite_origin() + (row.applied ? "" : "; the update was not applied"));
+        }
+        if (ring_wanted || (!row.finite && was_finite)) {
+            ring_wanted = 0;
+            db.add_ring(trainer.take_ring());
         }
         if (!row.applied && options.on_nonfinite == "stop") break;
         was_finite = row.finite;
@@ -99,9 +109,11 @@ int train(Command command) {
         if (options.checkpoint_every > 0 && step % options.checkpoint_every == 0) save(), saved = step;
     }
 
+    db.add_ring(trainer.take_ring());
     const bool complete = trainer.steps_done() == last;
     if (saved < trainer.steps_done()) save();
     if (complete && evaluated != last) evaluate();
+    db.flush();
     progress.say("run     " + run.path() + " holds step " + std::to_string(trainer.steps_done()) + " of " +
                  std::to_string(options.steps) +
                  (trainer.steps_done() < options.steps ? "; go on with ./train --resume " + run.path() : ""));

@@ -84,6 +84,33 @@ KernelCase squared_sum() {
         });
 }
 
+/// Two arrays in turns: compared with the last one, the same one would not have changed.
+template <class E>
+KernelCase squared_change() {
+    const int64_t n = C * F;
+    const auto compare_with = [=](Operands& operands, E* previous) {
+        return SquaredChange<E>{.x = operands.normal<E>(n, 1e-4),
+                                .previous = previous,
+                                .partials = operands.room<double>(flat_rows(n)),
+                                .n = n};
+    };
+    const Cost cost{.bytes = 3.0 * double(n) * sizeof(E)};
+    KernelCase c = over_rows("", dimensions({C, F}), cost, flat_rows(n),
+                             [=](Operands& operands) { return compare_with(operands, operands.room<E>(n)); });
+    c.prepare = [=] {
+        auto operands = std::make_shared<Operands>();
+        E* previous = operands->template room<E>(n);
+        const auto first = compare_with(*operands, previous), second = compare_with(*operands, previous);
+        auto turn = std::make_shared<bool>(false);
+        return Prepared{[=](Context& context) {
+                            *turn = !*turn;
+                            launch(context, flat_rows(n), *turn ? first : second, {"bench"});
+                        },
+                        [operands] { operands->reset(); }};
+    };
+    return c;
+}
+
 /// The same step again and again: decays of 1 hold the moments as they are, and the rate is too small to move
 /// the weights in thousands of launches.
 template <class E>
@@ -120,6 +147,7 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(column_sum<E>());
     table.push_back(sum_chunks<E>());
     table.push_back(squared_sum<E>());
+    table.push_back(squared_change<E>());
     table.push_back(adamw<E>());
 }
 

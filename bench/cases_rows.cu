@@ -91,6 +91,22 @@ KernelCase layernorm_backward() {
                      });
 }
 
+template <class E>
+KernelCase layernorm_examples() {
+    using A = Accumulator<E>;
+    return over_rows("", dimensions({B, T, C}), {.bytes = 2.0 * double(rows * C) * sizeof(E)}, B,
+                     [](Operands& operands) {
+                         return LayerNormExamples<E>{.x = operands.normal<E>(rows * C),
+                                                     .mean = operands.normal<A>(rows, 0.02),
+                                                     .rstd = operands.normal<A>(rows, 0.02, 1),
+                                                     .dy = operands.normal<E>(rows * C, 1e-4),
+                                                     .workspace = operands.room<A>(2 * B * C),
+                                                     .squares = operands.sums<double>(B),
+                                                     .sequence = T,
+                                                     .C = C};
+                     });
+}
+
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
 KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
@@ -113,6 +129,7 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(softmax_cross_entropy<E>("", rows, V));
     table.push_back(softmax_cross_entropy<E>("50257", 128, 50257));  // the vocabulary of GPT-2
     table.push_back(layernorm_backward<E>());
+    table.push_back(layernorm_examples<E>());
     table.push_back(token_embedding_backward<E>());
     table.push_back(position_embedding_backward<E>());
 }

@@ -94,5 +94,6 @@ void add_row_cases(std::vector<KernelCase>& table);
 void add_product_cases(std::vector<KernelCase>& table);
 void add_attention_cases(std::vector<KernelCase>& table);
 void add_flat_cases(std::vector<KernelCase>& table);
+void add_identity_cases(std::vector<KernelCase>& table);
 
 }  // namespace wobble::bench

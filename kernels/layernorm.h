@@ -177,4 +177,50 @@ struct LayerNormBackward {
     }
 };
 
+/// One sequence per team: the squared norm of its own share of dweight and dbias together, added to what is
+/// there. Over all norms of a model that stands for the gradient of each example (Gray et al. 2024), at the
+/// price of one more look at dy and x.
+template <class T>
+struct LayerNormExamples {
+    using Element = T;
+    using A = Accumulator<T>;
+    using Observed = double;
+    static constexpr const char* name = "layernorm_examples";
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
+
+    const T* x;       // [B, T, C], the input of forward
+    const A* mean;    // [B, T]
+    const A* rstd;    // [B, T]
+    const T* dy;      // [B, T, C]
+    A* workspace;     // [B, 2, C]
+    double* squares;  // [B]
+    int64_t sequence, C;
+
+    int64_t row_elements() const { return sequence * C; }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t b, Probe& probe) const {
+        A* dw = workspace + 2 * b * C;
+        A* db = dw + C;
+        for (int64_t row = b * sequence; row < (b + 1) * sequence; ++row) {
+            const bool first = row == b * sequence;
+            const A mu = mean[row], r = rstd[row];
+            team.each(C, [&](auto at) {
+                const auto d = load(dy + row * C, at), normalised = (load(x + row * C, at) - mu) * r;
+                store(dw, at, first ? d * normalised : fused(d, normalised, load(dw, at)));
+                store(db, at, first ? d : load(db, at) + d);
+            });
+        }
+        Sum<Team, double> sum;
+        team.each(C, [&](auto at) {
+            const auto w = widen(load(dw, at)), own_bias = widen(load(db, at));
+            sum.add_product(w, w);
+            sum.add_product(own_bias, own_bias);
+        });
+        const double total = team.sum(sum);
+        if (team.leads()) squares[b] += probe.observe(Output, b, At<1>{0}, splat<1>(total))[0];
+    }
+};
+
 }  // namespace wobble

@@ -101,4 +101,34 @@ struct SquaredSum {
     }
 };
 
+/// Σ (x - previous)² in the same way, and previous = x: what has been added to a sum since the last time.
+template <class T>
+struct SquaredChange {
+    using Element = T;
+    static constexpr const char* name = "squared_change";
+    enum Channel { Change };
+    static constexpr const char* channels[] = {"change"};
+
+    const T* x;        // [n]
+    T* previous;       // [n]
+    double* partials;  // [flat_rows(n)]
+    int64_t n;
+
+    int64_t row_elements() const { return flat_row; }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t row, Probe& probe) const {
+        const int64_t first = row * flat_row;
+        Sum<Team, double> sum;
+        team.each(flat_row_length(row, n), [&](auto at) {
+            const auto now = load(x + first, at);
+            const auto change = widen(probe.observe(Change, row, at, now - load(previous + first, at)));
+            store(previous + first, at, now);
+            sum += change * change;
+        });
+        const double total = team.sum(sum);
+        if (team.leads()) partials[row] = total;
+    }
+};
+
 }  // namespace wobble

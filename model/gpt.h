@@ -55,6 +55,10 @@ class Gpt {
     /// Gradient of the last forward, written to gradients() or, if `accumulate`, added to them.
     void backward(Context& context, bool accumulate);
 
+    /// Where the recorder looks at attention's weights at tier full: the identities that tie their gradients
+    /// (the whole step's, after its last backward) to the weights.
+    void weight_identities(Context& context);
+
     /// The logits of one more token at `position` of a single sequence [V]. Keys and values of the positions
     /// before it are the ones that `append` left behind; position 0 starts afresh.
     const T* append(Context& context, int32_t token, int64_t position);

@@ -4,6 +4,7 @@
 
 #include "kernels/attention_blocks.h"
 #include "kernels/classifier.h"
+#include "kernels/identities.h"
 #include "kernels/layernorm.h"
 #include "kernels/product.h"
 #include "kernels/reduce.h"
@@ -219,10 +220,23 @@ void linear_backward(Context& context, const Site& site, const T* x, const T* we
 
 /// dx = dresidual + the norm's gradient; gradients of gain and bias.
 template <class T>
-void norm_backward(Context& context, const Site& site, LayerNormBackward<T> norm, Accumulator<T>* dweight,
-                   Accumulator<T>* dbias, bool accumulate) {
+void norm_backward(Context& context, const Site& site, LayerNormBackward<T> norm, int64_t sequence,
+                   Accumulator<T>* dweight, Accumulator<T>* dbias, bool accumulate) {
     const int64_t chunks = chunk_count(norm.rows);
     launch(context, chunks, norm, site);
+    if (context.recorder && context.recorder->example_squares()) {
+        const int64_t batch = norm.rows / sequence;
+        launch(context, batch,
+               LayerNormExamples<T>{.x = norm.x,
+                                    .mean = norm.mean,
+                                    .rstd = norm.rstd,
+                                    .dy = norm.dy,
+                                    .workspace = context.scratch.get<Accumulator<T>>(batch * 2 * norm.C),
+                                    .squares = context.recorder->example_squares(),
+                                    .sequence = sequence,
+                                    .C = norm.C},
+               site.of(".examples"));
+    }
     sum_chunks<T>(context, site.of(".weight"), norm.dweight_chunks, dweight, norm.C, chunks, accumulate);
     sum_chunks<T>(context, site.of(".bias"), norm.dbias_chunks, dbias, norm.C, chunks, accumulate);
 }
@@ -244,6 +258,12 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
                       .transpose_a = true,
                       .accumulate = accumulate},
            {"head", -1, backward_phase, ".weight"});
+    // Before the embedding adds its share to the matrix that both use.
+    const Site head_weight{"head", -1, backward_phase, ".weight"};
+    if (!accumulate && context.recorder && context.recorder->tier(head_weight) == Tier::Full) {
+        launch(context, ColumnTotals<T>::teams(C),
+               ColumnTotals<A>{.x = gradient_->wte, .out = chunks_a_, .rows = V, .C = C}, head_weight);
+    }
     launch(context, Product<T>{.a = dlogits, .b = weight_->wte, .c = d_channels_, .m = rows_, .n = C, .k = V},
            {"head", -1, backward_phase});
     norm_backward(context, {"ln_f", -1, backward_phase},
@@ -258,7 +278,7 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
                                        .dbias_chunks = chunks_b_,
                                        .rows = rows_,
                                        .C = C},
-                  gradient_->ln_f_weight, gradient_->ln_f_bias, accumulate);
+                  sequence_, gradient_->ln_f_weight, gradient_->ln_f_bias, accumulate);
 
     for (int64_t l = config_.layers - 1; l >= 0; --l) block_backward(context, l, accumulate);
 
@@ -308,7 +328,7 @@ void Gpt<T>::block_backward(Context& context, int64_t layer, bool accumulate) {
                                        .dbias_chunks = chunks_b_,
                                        .rows = rows,
                                        .C = C},
-                  g.ln_2_weight, g.ln_2_bias, accumulate);
+                  sequence_, g.ln_2_weight, g.ln_2_bias, accumulate);
 
     linear_backward(context, site("attn.proj"), a.attention, w.attn_proj_weight, d_stream_, d_channels_,
                     g.attn_proj_weight, g.attn_proj_bias, chunks_a_, rows, C, C, accumulate);
@@ -335,7 +355,59 @@ void Gpt<T>::block_backward(Context& context, int64_t layer, bool accumulate) {
                                        .dbias_chunks = chunks_b_,
                                        .rows = rows,
                                        .C = C},
-                  g.ln_1_weight, g.ln_1_bias, accumulate);
+                  sequence_, g.ln_1_weight, g.ln_1_bias, accumulate);
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// invariances
+
+/// Attention's logits do not change when a head's queries are scaled up and its keys down, nor its output
+/// when its values are scaled up and its rows of the projection down. So <W_Q, dW_Q> = <W_K, dW_K> and <W_V,
+/// dW_V> = <W_O, dW_O>, biases included (but not that of the projection, which no head owns).
+template <class T>
+void Gpt<T>::weight_identities(Context& context) {
+    if (!context.recorder) return;
+    const int64_t C = config_.channels, H = config_.heads, D = config_.head_size();
+    struct Dots {
+        std::vector<double> values, sizes;
+    };
+    const auto dots = [&](const Site& site, const T* w, const A* dw, int64_t rows, int64_t columns,
+                          int64_t height, int64_t width) {
+        const size_t blocks = size_t(rows / height * (columns / width));
+        Dots d{std::vector<double>(blocks), std::vector<double>(blocks)};
+        launch(context, int64_t(blocks),
+               BlockDots<T>{.x = w,
+                            .y = dw,
+                            .dots = d.values.data(),
+                            .sizes = d.sizes.data(),
+                            .C = columns,
+                            .height = height,
+                            .width = width},
+               site);
+        return d;
+    };
+    for (int64_t l = 0; l < config_.layers; ++l) {
+        const LayerTensors<T>& w = weight_->layers[size_t(l)];
+        const LayerTensors<A>& g = gradient_->layers[size_t(l)];
+        const Site qkv{"attn.qkv", int(l), backward_phase}, proj{"attn.proj", int(l), backward_phase};
+        if (context.recorder->tier(qkv) != Tier::Full) continue;
+        const Dots matrix = dots(qkv.of(".weight"), w.attn_qkv_weight, g.attn_qkv_weight, C, 3 * C, C, D);
+        const Dots bias = dots(qkv.of(".bias"), w.attn_qkv_bias, g.attn_qkv_bias, 1, 3 * C, 1, D);
+        const Dots out = dots(proj.of(".weight"), w.attn_proj_weight, g.attn_proj_weight, C, C, D, C);
+        ResidualTally query_key, value_out;
+        for (int64_t h = 0; h < H; ++h) {
+            const auto part = [&](int64_t p, const std::vector<double> Dots::*of) {
+                const size_t i = size_t(p * H + h);
+                return (matrix.*of)[i] + (bias.*of)[i];
+            };
+            query_key.add(h, part(0, &Dots::values) - part(1, &Dots::values),
+                          part(0, &Dots::sizes) + part(1, &Dots::sizes));
+            value_out.add(h, part(2, &Dots::values) - out.values[size_t(h)],
+                          part(2, &Dots::sizes) + out.sizes[size_t(h)]);
+        }
+        context.recorder->record(qkv, BlockDots<T>::name, "<Wq, dWq> = <Wk, dWk>", query_key);
+        context.recorder->record(proj, BlockDots<T>::name, "<Wv, dWv> = <Wo, dWo>", value_out);
+    }
 }
 
 }  // namespace wobble

@@ -91,6 +91,11 @@ void Recorder::record(const Site& at, const char* kernel, const char* channel, S
     }
 }
 
+void Recorder::record(const Site& site, const char* kernel, const char* identity,
+                      const ResidualTally& residuals) {
+    tallies(site.full_name(), site.layer, site.phase, kernel).residuals.emplace_back(identity, residuals);
+}
+
 Recorder::Tallies& Recorder::tallies(const std::string& site, int layer, Phase phase, const char* kernel) {
     const std::string key = site + '/' + phase_name(phase) + '/' + kernel;
     const auto [place, is_new] = tally_index_.try_emplace(key, tallies_.size());

@@ -66,6 +66,10 @@ class Recorder {
 
     /// No site gets more than this, whatever the plan says.
     void limit(Tier most) { most_ = most; }
+    /// Where the squared norms of the norms' gradients are to be added up for each sequence of the
+    /// micro-batch [B]; null: they are not wanted.
+    void measure_examples(double* squares) { example_squares_ = squares; }
+    double* example_squares() const { return example_squares_; }
     void inject(Injection injection) { injection_ = std::move(injection); }
 
     Tier tier(const Site& site) const { return tier_of(site.full_name()); }
@@ -78,6 +82,9 @@ class Recorder {
     void record(const Site& site, Seen<Kernel> seen);
     /// What one channel of it showed.
     void record(const Site& site, const char* kernel, const char* channel, Statistics statistics);
+
+    /// An identity that no single kernel can check.
+    void record(const Site& site, const char* kernel, const char* identity, const ResidualTally& residuals);
 
     /// What was seen since the last `clear`, channels in the order in which they were first launched. Others
     /// may add their rows.
@@ -120,6 +127,7 @@ class Recorder {
     std::string sampled_;
     Tier most_ = Tier::Full;
     std::optional<Injection> injection_;
+    double* example_squares_ = nullptr;
     Observation seen_;
     std::vector<Tallies> tallies_;
     std::unordered_map<std::string, size_t> record_index_, tally_index_;

@@ -55,10 +55,32 @@ void for_each_option(O& o, Visit&& visit) {
     visit("stop-after", o.stop_after, Free, "Leave cleanly after this step of a longer plan; 0: at the end");
     visit("log-every", o.log_every, Free,
           "Print a line every so many steps; 0: a live line on a terminal, some forty lines elsewhere");
+
+    visit.group("Observation");
     visit("probes", o.probes, Free,
           "Statistics in run.db: off, moments or full (with histograms), for all sites or by pattern: "
           "full:h.*.attn.*,moments:*");
     visit("probe-every", o.probe_every, Free, "Steps between recorded ones; step 1 is recorded");
+    visit("ring", o.ring, Free,
+          "Last steps whose moments are kept in memory, every one, where --probes looks; written to run.db "
+          "when "
+          "something is not finite, on SIGUSR1 and at the end; 0: none");
+    visit("spectra", o.spectra, Free,
+          "Sites, by pattern, whose sampled activations get an effective rank where they are watched at tier "
+          "full");
+    visit("distance-from-init", o.distance_from_init, Free,
+          "Record how far each tensor is from where it started");
+    visit(
+        "noise-scale", o.noise_scale, Free,
+        "Record the gradient noise scale, from the micro-batches of recorded steps; needs --accum 2 or more");
+    visit("example-norms", o.example_norms, Free,
+          "Record the gradient norm of each sequence with respect to the norms' gains and biases");
+    visit("sharpness-every", o.sharpness_every, Free,
+          "Steps between measurements of the critical sharpness, some 6 forward passes each; 0: none");
+    visit("hessian-every", o.hessian_every, Free,
+          "Steps between measurements of the Hessian's largest eigenvalues, up to 120 passes each; 0: none");
+
+    visit.group("Machine");
     visit("device", o.device, Free, "auto, cpu or cuda");
     visit("threads", o.threads, Free, "CPU threads; 0: one per physical core. Results do not depend on it");
 }

@@ -40,6 +40,8 @@ void check(const Options& o) {
     at_least(o.checkpoint_every, 0, "--checkpoint-every"), at_least(o.keep, 0, "--keep");
     at_least(o.stop_after, 0, "--stop-after"), at_least(o.log_every, 0, "--log-every");
     at_least(o.threads, 0, "--threads"), at_least(o.probe_every, 1, "--probe-every");
+    at_least(o.ring, 0, "--ring"), at_least(o.sharpness_every, 0, "--sharpness-every");
+    at_least(o.hessian_every, 0, "--hessian-every");
     ProbePlan{o.probes};
     within(o.lr, 0, 1e6, "--lr"), within(o.final_lr, 0, 1.0001, "--final-lr"),
         within(holdout_share(o), 0, 1, "--holdout");

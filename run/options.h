@@ -36,7 +36,10 @@ struct Options {
     int64_t eval_every = 250, eval_sequences = 500;
     int64_t checkpoint_every = 500, keep = 2, stop_after = 0, log_every = 0;
     std::string probes = "off";
-    int64_t probe_every = 10;
+    int64_t probe_every = 10, ring = 256;
+    std::string spectra;
+    bool distance_from_init = false, noise_scale = false, example_norms = false;
+    int64_t sharpness_every = 0, hessian_every = 0;
     std::string device = "auto";
     int64_t threads = 0;
 };

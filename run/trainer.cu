@@ -31,34 +31,48 @@ Trainer::Trainer(const Options& options)
       model_(model_config(options, data_.vocab()), options.batch, true),
       optimizer_(model_.table(), adamw_settings(options)),
       schedule_(schedule(options)),
-      probes_(options.probes),
-      recorder_(probes_) {
+      observer_(options_, model_.table(), data_),
+      landscape_(context_, model_, options.batch) {
     initialise(model_.table(), options.init_seed, model_.weights());
+    optimizer_.measure_distance_from(observer_.initial_weights());
+    optimizer_.group_tokens(observer_.decile_of_token());
 }
+
+namespace {
+
+/// Whether something that is done every so many steps (0: never) is due after `done` of them.
+bool due(int64_t every, int64_t done) {
+    return every > 0 && done % every == 0;
+}
+
+}  // namespace
 
 /// Loss and gradient of the whole step: micro-batches one after the other, their gradients added up in
 /// float32.
-double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite) {
+double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer) {
     const int64_t micro = options_.batch * options_.context;
     const double scale = 1.0 / double(batch.valid_targets);
     double loss = 0;
     for (int64_t i = 0; i < options_.accum; ++i) {
         loss += model_.forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
                                options_.batch, options_.context, scale);
-        if (stop_at_nonfinite && !std::isfinite(loss)) break;
+        if (observer) observer->after_forward(i, batch, model_.losses());
+        if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
         model_.backward(context_, i > 0);
+        if (observer) observer->after_backward(context_, i, batch, model_.gradients());
     }
+    model_.weight_identities(context_);
     return loss * scale;
 }
 
 StepRow Trainer::step() {
     const auto begin = std::chrono::steady_clock::now();
     batch_ = read_batch(data_, cursor_, int(options_.batch * options_.accum));
-    recorder_.clear();
-    context_.recorder = probes_.looks() && step_ % options_.probe_every == 0 ? &recorder_ : nullptr;
+    observer_.begin(context_, step_);
     const OnNonfinite policy = on_nonfinite(options_);
     const double lr = schedule_.at(step_);
-    const double loss = gradients(batch_, policy != OnNonfinite::Continue);
+    if (due(options_.sharpness_every, step_)) landscape_.remember_weights();
+    const double loss = gradients(batch_, policy != OnNonfinite::Continue, &observer_);
 
     StepReport report;
     report.grad_norm = NAN;
@@ -71,8 +85,9 @@ StepRow Trainer::step() {
         if (!report.nonfinite.empty()) origin_ += ", and so the gradient of " + report.nonfinite;
         if (policy == OnNonfinite::Continue) update(policy);
     }
-    context_.recorder = nullptr;
     const bool finite = std::isfinite(loss) && report.nonfinite.empty();
+    observation_ = observer_.end(context_, step_ + 1, batch_, finite);
+    if (report.applied && finite) look_around(observation_, lr, loss);
     if (report.applied || policy == OnNonfinite::Skip) {
         ++step_;
         tokens_ += batch_.valid_targets;
@@ -93,6 +108,18 @@ StepRow Trainer::step() {
             .finite = finite};
 }
 
+/// Curvature, on the steps that it was asked for: extra passes over the step's batch after its update.
+void Trainer::look_around(Observation& seen, double lr, double loss) {
+    const auto add = [&](std::vector<MeasureRow> rows) {
+        for (MeasureRow& row : rows) seen.measures.push_back(std::move(row));
+    };
+    if (due(options_.sharpness_every, step_) && lr > 0) add(landscape_.critical_sharpness(batch_, lr, loss));
+    if (due(options_.hessian_every, step_) && lr > 0) {
+        const double bias2 = 1 / (1 - std::pow(options_.beta2, double(step_ + 1)));
+        add(landscape_.hessian(batch_, optimizer_.v(), bias2, adamw_settings(options_), lr));
+    }
+}
+
 std::vector<BatchRow> Trainer::batch_rows() const {
     std::vector<BatchRow> rows;
     for (size_t i = 0; i < batch_.provenance.size(); ++i) {
@@ -110,7 +137,7 @@ std::vector<BatchRow> Trainer::batch_rows() const {
 std::string Trainer::find_origin() {
     Recorder recorder{ProbePlan("moments")};
     Recorder* const usual = std::exchange(context_.recorder, &recorder);
-    gradients(batch_, false);
+    gradients(batch_, false, nullptr);
     context_.recorder = usual;
     const Record* first = recorder.first_nonfinite();
     if (!first) return "the sum over micro-batches";

@@ -13,6 +13,8 @@
 #include "optim/optimizer.h"
 #include "probes/run_db.h"
 #include "run/evaluate.h"
+#include "run/landscape.h"
+#include "run/observer.h"
 #include "run/options.h"
 #include "run/run_directory.h"
 
@@ -34,8 +36,10 @@ class Trainer {
     /// After a step that was not finite: where that began, as a phrase.
     const std::string& nonfinite_origin() const { return origin_; }
 
-    /// What the probes saw in the last step; empty when it was not to be recorded.
-    const std::vector<Record>& observed() const { return recorder_.records(); }
+    /// What was seen in the last step, which is handed over; empty when it was not to be recorded.
+    Observation take_observation() { return std::move(observation_); }
+    /// The moments of the last steps, which are handed over.
+    RingDump take_ring() { return observer_.take_ring(); }
 
     std::vector<EvalRow> evaluate();
     void write_checkpoint(const std::string& run, int keep);
@@ -47,8 +51,9 @@ class Trainer {
     int64_t parameter_count() const { return model_.table().count(); }
 
   private:
-    double gradients(const Batch& batch, bool stop_at_nonfinite);
+    double gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer);
     std::string find_origin();
+    void look_around(Observation& seen, double lr, double loss);
     std::vector<TensorView> views(const std::string& prefix, const float* buffer) const;
 
     Options options_;
@@ -58,9 +63,10 @@ class Trainer {
     Gpt<float> model_;
     Optimizer<float> optimizer_;
     Schedule schedule_;
-    ProbePlan probes_;
-    Recorder recorder_;
+    Observer observer_;
+    Landscape landscape_;
     Batch batch_;
+    Observation observation_;
     std::string origin_;
 
     // What the next step depends on besides weights and moments. Random numbers need no state: they are

@@ -1,4 +1,7 @@
 // Kernel cases of attention, in both texts: one row per team, and blocks on the product's tiles.
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/attention.h"
 #include "kernels/attention_blocks.h"
 #include "probes/launch.h"
@@ -33,6 +36,72 @@ Named last_queries(const reference::Attention& all, const AttentionSizes& s) {
     return result;
 }
 
+/// Σ_d |x_d y_d|: what a dot product of D terms is made of.
+double magnitude_of_products(const double* x, const double* y, int64_t D) {
+    double sum = 0;
+    for (int64_t d = 0; d < D; ++d) sum += std::abs(x[d] * y[d]);
+    return sum;
+}
+double dot_product(const double* x, const double* y, int64_t D) {
+    double sum = 0;
+    for (int64_t d = 0; d < D; ++d) sum += x[d] * y[d];
+    return sum;
+}
+
+/// The logits of each query of each head.
+ObservedHeads logits(const Values& qkv, const AttentionSizes& s) {
+    ObservedHeads heads(static_cast<size_t>(s.H));
+    const double scale = 1 / std::sqrt(double(s.D));
+    for (int64_t h = 0; h < s.H; ++h) {
+        for (int64_t b = 0; b < s.B; ++b) {
+            for (int64_t t = s.T - s.queries; t < s.T; ++t) {
+                const double* q = qkv.data() + s.qkv(b, t, h, 0);
+                ObservedQuery query{{}, 0};
+                for (int64_t j = 0; j <= t; ++j) {
+                    const double* k = qkv.data() + s.qkv(b, j, h, 1);
+                    query.logits.push_back(dot_product(q, k, s.D) * scale);
+                    query.uncertainty =
+                        std::max(query.uncertainty,
+                                 (4 + std::sqrt(double(s.D))) * magnitude_of_products(q, k, s.D) * scale);
+                }
+                heads[size_t(h)].push_back(query);
+            }
+        }
+    }
+    return heads;
+}
+
+/// Σ_j ds_ij of each query, from out and lse as they are given; rows are [B, T, H].
+ObservedIdentity sum_of_ds(const char* kernel, const Named& given, const AttentionSizes& s) {
+    ObservedIdentity sum{kernel, "sum dS", {}, {}, {}};
+    const Values& qkv = given.at("qkv");
+    const double scale = 1 / std::sqrt(double(s.D)), roundings = 4 + std::sqrt(double(s.D));
+    for (int64_t row = 0; row < s.B * s.T * s.H; ++row) {
+        const int64_t h = row % s.H, t = row / s.H % s.T, b = row / s.H / s.T;
+        const double* q = qkv.data() + s.qkv(b, t, h, 0);
+        const double* grad = given.at("dout").data() + ((b * s.T + t) * s.H + h) * s.D;
+        const double* out = given.at("out").data() + ((b * s.T + t) * s.H + h) * s.D;
+        const double lse = given.at("lse")[(b * s.H + h) * s.T + t];
+        const double delta = dot_product(grad, out, s.D);
+        double total = 0, size = 0, unsure = 0;
+        for (int64_t j = 0; j <= t; ++j) {
+            const double* k = qkv.data() + s.qkv(b, j, h, 1);
+            const double* v = qkv.data() + s.qkv(b, j, h, 2);
+            const double logit = dot_product(q, k, s.D) * scale, dp = dot_product(grad, v, s.D);
+            const double p = std::exp(logit - lse);
+            total += p * (dp - delta) * scale;
+            size += p * (std::abs(dp) + std::abs(delta)) * scale;
+            // p errs as its exponent does, dp and delta as dot products.
+            const double exponent = roundings * magnitude_of_products(q, k, s.D) * scale + std::abs(lse) + 4;
+            const double products =
+                magnitude_of_products(grad, v, s.D) + magnitude_of_products(grad, out, s.D);
+            unsure += p * scale * (exponent * std::abs(dp - delta) + 2 * roundings * products);
+        }
+        sum.residuals.push_back(total), sum.scales.push_back(size), sum.uncertainties.push_back(unsure);
+    }
+    return sum;
+}
+
 KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
     KernelCase c;
     c.name = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
@@ -57,6 +126,8 @@ KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
     set_naive(
         c, [=](const Named& given, auto zero) { return naive::attention_forward<decltype(zero)>(given, s); });
     c.observed = {sees("output", "out")};
+    c.heads = [=](const Named& given) { return logits(given.at("qkv"), s); };
+    if (blocks) c.matrix = "out", c.columns = C;
     return c;
 }
 
@@ -127,6 +198,11 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
     };
     if (blocks) c.observed = {sees("output", "dqkv")};
     else c.observed = {{"output", third(0)}, {"key", third(1)}, {"value", third(2)}};
+    if (blocks) c.matrix = "dqkv", c.columns = 3 * C;
+    c.identities = [=](const Named& given) -> std::vector<ObservedIdentity> {
+        return {sum_of_ds(blocks ? "attention_backward" : "attention_backward_query", given, s)};
+    };
+    c.breaks = {"out"};
     return c;
 }
 

@@ -116,6 +116,55 @@ Values row_squares(const Values& x) {
     return sums;
 }
 
+/// x rounded to 8 significant bits, to even, from its definition.
+double rounded_to_bf16(double x) {
+    if (x == 0 || !std::isfinite(x)) return x;
+    int exponent;
+    const double mantissa = std::frexp(x, &exponent);
+    return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+}
+
+/// The update kernel's eleven sums, from the clipped gradient g, what lay in memory before and after, and the
+/// update. g errs by one rounding, the moments by a few, v̂ by a few and its root by half of that.
+std::vector<ObservedSum> adamw_sums(const reference::AdamW& options, int64_t step, const Values& g,
+                                    const Named& before, const Named& after, const Values& update) {
+    double gg = 0, gm = 0, gm_size = 0, mm = 0, mm_size = 0, wg = 0, wg_size = 0, ww = 0, ratio = 0, distance = 0;
+    double distance_size = 0;
+    int64_t below = 0, updated = 0, lost = 0, lost_in_bf16 = 0;
+    const double bias2 = 1 / (1 - std::pow(options.beta2, double(step)));
+    for (size_t i = 0; i < g.size(); ++i) {
+        const double w = before.at("weight")[i], new_w = after.at("weight")[i],
+                     start = before.at("initial")[i];
+        const double m = options.beta1 * before.at("m")[i] + (1 - options.beta1) * g[i];
+        const double m_size =
+            options.beta1 * std::abs(before.at("m")[i]) + (1 - options.beta1) * std::abs(g[i]);
+        const double v = options.beta2 * before.at("v")[i] + (1 - options.beta2) * g[i] * g[i];
+        const double root = std::sqrt(v * bias2);
+        gg += g[i] * g[i], ww += w * w;
+        mm += m * m, mm_size += std::abs(m) * m_size;
+        gm += g[i] * m, gm_size += std::abs(g[i]) * m_size;
+        wg += w * g[i], wg_size += std::abs(w * g[i]);
+        ratio += std::pow(g[i] / std::max(root, options.epsilon), 2);
+        distance += (new_w - start) * (new_w - start);
+        distance_size += std::abs(new_w - start) * (std::abs(new_w) + std::abs(start));
+        below += root < options.epsilon;
+        updated += update[i] != 0;
+        lost += update[i] != 0 && new_w == w;
+        lost_in_bf16 += update[i] != 0 && rounded_to_bf16(new_w) == rounded_to_bf16(w);
+    }
+    return {{"g g", gg, 4 * gg},
+            {"g m", gm, 8 * gm_size},
+            {"m m", mm, 8 * mm_size},
+            {"w g", wg, 4 * wg_size},
+            {"w w", ww, 2 * ww},
+            {"g g / v", ratio, 16 * ratio},
+            {"below epsilon", double(below), 0},
+            {"updated", double(updated), 0},
+            {"lost", double(lost), 0},
+            {"lost in bf16", double(lost_in_bf16), 0},
+            {"distance", distance, 2 * distance_size}};
+}
+
 KernelCase adamw(int64_t n, int64_t step, double clip) {
     KernelCase c;
     c.name = label("adamw", "n", n, "step", step) + (clip == 1 ? "" : "_clipped");
@@ -133,7 +182,8 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
                 in_out("m", random_values(seed + "m", n, fresh ? 0 : 0.1), Kind::Sum),
                 in_out("v", v, Kind::Sum),
                 out("update_squares", rows, Kind::Wide),
-                out("weight_squares", rows, Kind::Wide)};
+                out("weight_squares", rows, Kind::Wide),
+                in("initial", random_values(seed + "initial", n))};
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
@@ -155,7 +205,8 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
                         .one_minus_beta1 = A(1 - options.beta1),
                         .one_minus_beta2 = A(1 - options.beta2),
                         .bias1 = A(1 / (1 - std::pow(options.beta1, double(step)))),
-                        .bias2 = A(1 / (1 - std::pow(options.beta2, double(step))))},
+                        .bias2 = A(1 / (1 - std::pow(options.beta2, double(step)))),
+                        .initial = at.get<E>("initial")},
                {"case"});
     });
     const auto clipped = [=](const Named& given) {
@@ -192,8 +243,10 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
     });
     // Update: m̂ and v̂ each two roundings, the root, three operations more; relative to an update that the
     // root's ε keeps near 1.
-    c.observed = {{"gradient", [=](const Named& before, const Named&) { return clipped(before); }, 2},
-                  {"update", [=](const Named& before, const Named&) { return update(before); }, 16}};
+    c.observed = {{"update", [=](const Named& before, const Named&) { return update(before); }, 16}};
+    c.sums = [=](const Named& before, const Named& after) {
+        return adamw_sums(options, step, clipped(before), before, after, update(before));
+    };
     return c;
 }
 
@@ -251,7 +304,7 @@ KernelCase squared_sum(int64_t n) {
     set_naive(c, [](const Named& given, auto) -> Named {
         return {{"partials", row_squares(given.at("x"))}};
     });
-    c.observed = {sees("partial", "partials")};
+    c.observed = {sees("value", "x")};
     return c;
 }
 

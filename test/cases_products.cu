@@ -1,5 +1,6 @@
 // Kernel cases of the matrix product and of the linear layers made of it.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/product.h"
 #include "kernels/reduce.h"
@@ -77,6 +78,15 @@ KernelCase product(const std::string& transposes, int64_t M, int64_t N, int64_t 
         return naive::product<decltype(zero)>(given, shape, fused.accumulate);
     });
     c.observed = {sees("output", "c")};
+    c.matrix = "c", c.columns = N;
+    if (fused.residual == Fused::Apart) {
+        // What the branch writes is what the product is without its residual.
+        c.pair = [=](const Named& given) -> ObservedPair {
+            const auto branch =
+                reference::product(shape, given.at("a"), given.at("b"), {}, any_of(given, {"bias"}), {});
+            return {branch.output, given.at("residual"), 4 + std::sqrt(double(K + 8))};
+        };
+    }
     return c;
 }
 
@@ -112,6 +122,7 @@ KernelCase linear_forward(int64_t rows, int64_t in_size, int64_t out_size) {
         return {{"y", naive::product<decltype(zero)>(renamed, shape, false).at("c")}};
     });
     c.observed = {sees("output", "y")};
+    c.matrix = "y", c.columns = out_size;
     return c;
 }
 
@@ -172,6 +183,7 @@ KernelCase linear_backward(int64_t rows, int64_t in_size, int64_t out_size) {
     });
     c.observed = {sees("output", "dweight"), sees("output", "chunks"), sees("output", "dbias"),
                   sees("output", "dx")};
+    c.matrix = "dweight", c.columns = out_size;
     return c;
 }
 

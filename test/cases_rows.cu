@@ -1,11 +1,9 @@
-// Kernel cases whose rows are positions: embedding, layer norm, classifier.
+// Kernel cases whose rows are positions: embedding, classifier.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
-#include "kernels/layernorm.h"
-#include "kernels/reduce.h"
 #include "probes/launch.h"
 #include "test/naive.h"
 
@@ -54,6 +52,7 @@ KernelCase embedding_forward(int64_t B, int64_t T, int64_t C, int64_t V) {
         return {{"y", naive::back(y)}};
     });
     c.observed = {sees("output", "y")};
+    c.matrix = "y", c.columns = C;
     return c;
 }
 
@@ -156,128 +155,6 @@ KernelCase position_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t 
     return c;
 }
 
-// ------------------------------------------------------------------------------------------------ layer norm
-constexpr double epsilon = 1e-5;
-
-KernelCase layernorm_forward(int64_t rows, int64_t C) {
-    KernelCase c;
-    c.name = label("layernorm_forward", "rows", rows, "C", C);
-    c.terms = C;
-    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
-        return {in("x", random_values(seed + "x", rows * C, 2, 0.5)),
-                in("weight", random_values(seed + "weight", C, 0.5, 1)),
-                in("bias", random_values(seed + "bias", C)),
-                out("y", rows * C),
-                out("mean", rows, Kind::Sum),
-                out("rstd", rows, Kind::Sum)};
-    };
-    set_run(c, [=](Context& context, Buffers& at, auto zero) {
-        using E = decltype(zero);
-        using A = Accumulator<E>;
-        launch(context, rows,
-               LayerNormForward<E>{.x = at.get<E>("x"),
-                                   .weight = at.get<E>("weight"),
-                                   .bias = at.get<E>("bias"),
-                                   .y = at.get<E>("y"),
-                                   .mean = at.get<A>("mean"),
-                                   .rstd = at.get<A>("rstd"),
-                                   .C = C,
-                                   .epsilon = A(epsilon)},
-               {"case"});
-    });
-    c.reference = [=](const Named& given) -> Named {
-        const auto norm = reference::layer_norm_forward(given.at("x"), given.at("weight"), given.at("bias"),
-                                                        rows, C, epsilon);
-        return {{"y", norm.y},
-                {"mean", norm.mean},
-                {"|mean|", {largest_magnitude(given.at("x"))}},  // it is made of numbers of this size
-                {"rstd", norm.rstd}};
-    };
-    set_naive(c, [=](const Named& given, auto zero) {
-        return naive::layer_norm_forward<decltype(zero)>(given, rows, C, epsilon);
-    });
-    c.observed = {sees("output", "y"), sees("rstd", "rstd")};
-    return c;
-}
-
-enum class Stream { None, Apart, InPlace };
-
-KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
-    KernelCase c;
-    c.name = label(residual == Stream::None    ? "layernorm_backward"
-                   : residual == Stream::Apart ? "layernorm_backward_residual"
-                                               : "layernorm_backward_in_place",
-                   "rows", rows, "C", C);
-    if (residual == Stream::None) c.forward = label("layernorm_forward", "rows", rows, "C", C);
-    c.terms = std::max(rows, C);
-    const int64_t chunks = chunk_count(rows);
-    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
-        const Values x = random_values(seed + "x", rows * C, 2, 0.5);
-        const auto norm = reference::layer_norm_forward(x, {}, {}, rows, C, epsilon);
-        const Values stream = random_values(seed + "dresidual", rows * C);
-        std::vector<Operand> operands{in("x", x),
-                                      in("weight", random_values(seed + "weight", C, 0.5, 1)),
-                                      in("mean", norm.mean, Kind::Sum),
-                                      in("rstd", norm.rstd, Kind::Sum),
-                                      in("dy", random_values(seed + "dy", rows * C)),
-                                      out("dweight_chunks", chunks * C, Kind::Sum),
-                                      out("dbias_chunks", chunks * C, Kind::Sum),
-                                      out("dweight", C, Kind::Sum),
-                                      out("dbias", C, Kind::Sum)};
-        if (residual == Stream::Apart) operands.push_back(in("dresidual", stream));
-        operands.push_back(residual == Stream::InPlace ? in_out("dx", stream) : out("dx", rows * C));
-        return operands;
-    };
-    set_run(c, [=](Context& context, Buffers& at, auto zero) {
-        using E = decltype(zero);
-        using A = Accumulator<E>;
-        launch(context, chunks,
-               LayerNormBackward<E>{.x = at.get<E>("x"),
-                                    .weight = at.get<E>("weight"),
-                                    .mean = at.get<A>("mean"),
-                                    .rstd = at.get<A>("rstd"),
-                                    .dy = at.get<E>("dy"),
-                                    .dresidual = residual == Stream::None      ? nullptr
-                                                 : residual == Stream::InPlace ? at.get<E>("dx")
-                                                                               : at.get<E>("dresidual"),
-                                    .dx = at.get<E>("dx"),
-                                    .dweight_chunks = at.get<A>("dweight_chunks"),
-                                    .dbias_chunks = at.get<A>("dbias_chunks"),
-                                    .rows = rows,
-                                    .C = C},
-               {"case"});
-        for (const char* name : {"dweight", "dbias"}) {
-            launch(context, SumChunks<E>::teams(C),
-                   SumChunks<E>{.chunks = at.get<A>(std::string(name) + "_chunks"),
-                                .out = at.get<A>(name),
-                                .count = chunks,
-                                .C = C,
-                                .accumulate = false},
-                   {"case", -1, Phase::Backward, name});
-        }
-    });
-    c.reference = [=](const Named& given) -> Named {
-        const Values &weight = given.at("weight"), &dy = given.at("dy");
-        auto gradients = reference::layer_norm_backward(dy, given.at("x"), weight, rows, C, epsilon);
-        // dx is what is left of the incoming gradient when its mean and its part along x̂ are taken out.
-        double scale = 0;
-        for (int64_t i = 0; i < rows * C; ++i)
-            scale = std::max(scale, std::abs(dy[i] * weight[i % C] * given.at("rstd")[i / C]));
-        const Values stream = any_of(given, {"dresidual", "dx"});
-        for (size_t i = 0; i < stream.size(); ++i) gradients.dx[i] += stream[i];
-        return {{"dx", gradients.dx},
-                {"|dx|", {scale + largest_magnitude(stream)}},
-                {"dweight", gradients.dweight},
-                {"|dweight|", {largest_magnitude(dy)}},
-                {"dbias", gradients.dbias}};
-    };
-    set_naive(c, [=](const Named& given, auto zero) {
-        return naive::layer_norm_backward<decltype(zero)>(given, rows, C);
-    });
-    c.observed = {sees("output", "dx"), sees("output", "dweight"), sees("output", "dbias")};
-    return c;
-}
-
 // ------------------------------------------------------------------------------------------------ classifier
 enum class Gradient { Apart, InPlace, None };
 
@@ -337,18 +214,63 @@ KernelCase classifier(int64_t rows, int64_t V, Gradient gradient) {
         if (gradient == Gradient::None) result.erase("dlogits");
         return result;
     });
-    c.observed = {{"loss",
-                   [](const Named& before, const Named& after) {
-                       Values counted;
-                       for (size_t r = 0; r < after.at("losses").size(); ++r)
-                           if (before.at("targets")[r] >= 0) counted.push_back(after.at("losses")[r]);
-                       return counted;
-                   }},
-                  {"log_z", [=](const Named& before, const Named&) { return expected(before).logsumexp; },
-                   4 + std::sqrt(double(V))},
-                  {"gradient", [=](const Named&, const Named& after) {
-                       return gradient == Gradient::None ? Values{} : after.at("dlogits");
-                   }}};
+    const auto logits = [](const Named& before) { return any_of(before, {"logits", "dlogits"}); };
+    const auto of_rows = [=](auto f) {
+        return [=](const Named& before, const Named&) {
+            Values seen;
+            const Values z = logits(before);
+            for (int64_t r = 0; r < rows; ++r) seen.push_back(f(z.data() + r * V));
+            return seen;
+        };
+    };
+    const auto largest = [=](const double* z) {
+        double most = -INFINITY;
+        for (int64_t v = 0; v < V; ++v) most = z[v] > most ? z[v] : most;  // a NaN is passed over
+        return most;
+    };
+    const double roundings = 4 + std::sqrt(double(V));
+    c.observed = {
+        {"loss",
+         [](const Named& before, const Named& after) {
+             Values counted;
+             for (size_t r = 0; r < after.at("losses").size(); ++r)
+                 if (before.at("targets")[r] >= 0) counted.push_back(after.at("losses")[r]);
+             return counted;
+         }},
+        {"log_z", [=](const Named& before, const Named&) { return expected(before).logsumexp; }, roundings},
+        {"gradient",
+         [=](const Named&, const Named& after) {
+             return gradient == Gradient::None ? Values{} : after.at("dlogits");
+         }},
+        {"max_logit", of_rows(largest)},
+        {"mean_logit", of_rows([=](const double* z) {
+             double sum = 0;
+             for (int64_t v = 0; v < V; ++v) sum += z[v] / double(V);
+             return sum;
+         }),
+         roundings, [=](const Named& before, const Named&) { return largest_magnitude(logits(before)); }},
+        // Exponentials err by a unit each and by the rounding of what they are of, a few.
+        {"top_probability", of_rows([=](const double* z) {
+             double sum = 0;
+             for (int64_t v = 0; v < V; ++v) sum += std::exp(z[v] - largest(z));
+             return 1 / sum;
+         }),
+         8 + roundings}};
+    c.identities = [=](const Named& before) -> std::vector<ObservedIdentity> {
+        if (gradient == Gradient::None) return {};
+        ObservedIdentity sum{"softmax_cross_entropy", "sum dlogits", {}, {}, {}};
+        const Tokens targets = tokens_of(before, "targets");
+        const Values dlogits = expected(before).dlogits;
+        for (int64_t r = 0; r < rows; ++r) {
+            double residual = 0, size = 0;
+            for (int64_t v = 0; v < V; ++v)
+                residual += dlogits[r * V + v], size += std::abs(dlogits[r * V + v]);
+            sum.residuals.push_back(residual), sum.scales.push_back(size);
+            // The probabilities add up to `scale` and err as the sum of exponentials does.
+            sum.uncertainties.push_back(targets[size_t(r)] < 0 ? 0 : 2 * (8 + roundings) * scale);
+        }
+        return {sum};
+    };
     return c;
 }
 
@@ -362,13 +284,6 @@ void add_row_cases(std::vector<KernelCase>& table) {
         table.push_back(token_embedding_backward(B, T, C, V));
         table.push_back(position_embedding_backward(B, T, C, V, false));
         if (B > 1) table.push_back(position_embedding_backward(B, T, C, V, true));
-    }
-    const int64_t norms[][2] = {{1, 1}, {17, 1}, {3, 7}, {15, 48}, {17, 200}, {1, 768}, {99, 768}, {165, 48}};
-    for (const auto& [rows, C] : norms) {
-        table.push_back(layernorm_forward(rows, C));
-        table.push_back(layernorm_backward(rows, C, Stream::None));
-        table.push_back(layernorm_backward(rows, C, Stream::Apart));
-        table.push_back(layernorm_backward(rows, C, Stream::InPlace));
     }
     const int64_t classifiers[][2] = {{1, 1}, {3, 2}, {15, 65}, {17, 257}, {99, 65}, {3, 50257}};
     for (const auto& [rows, V] : classifiers) {

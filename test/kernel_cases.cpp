@@ -47,7 +47,7 @@ Values random_indices(const std::string& seed, int64_t n, int64_t below) {
     return result;
 }
 
-Observation sees(const std::string& channel, const std::string& operand) {
+ObservedChannel sees(const std::string& channel, const std::string& operand) {
     return {channel, [operand](const Named&, const Named& after) { return after.at(operand); }};
 }
 
@@ -67,6 +67,7 @@ const std::vector<KernelCase>& kernel_cases() {
     static const std::vector<KernelCase> table = [] {
         std::vector<KernelCase> cases;
         add_row_cases(cases);
+        add_norm_cases(cases);
         add_product_cases(cases);
         add_attention_cases(cases);
         add_flat_cases(cases);

@@ -12,12 +12,41 @@
 namespace wobble::test {
 
 /// What a channel must have seen.
-struct Observation {
+struct ObservedChannel {
     std::string channel;
     std::function<Values(const Named& before, const Named& after)> values;
     /// 0 where the values are the bits that the kernel stored; otherwise how many roundings lie between what
     /// the channel saw and what `values` works out.
     double roundings = 0;
+    /// Of what size the roundings are; null: of the largest value's.
+    std::function<double(const Named& before, const Named& after)> scale = nullptr;
+};
+
+/// One of a kernel's sums.
+struct ObservedSum {
+    std::string name;
+    double value;
+    double uncertainty;  // in units of one rounding; 0: the value is exact
+};
+
+/// One of a kernel's identities: by row, what arithmetic without roundings leaves, and the magnitudes that
+/// cancel in it. What rounding leaves is at most `uncertainty` units.
+struct ObservedIdentity {
+    std::string kernel, identity;
+    Values residuals, scales, uncertainties;  // [rows]
+};
+
+/// What one query of attention saw: its logits, and how far they may be off, in units.
+struct ObservedQuery {
+    Values logits;  // [keys]
+    double uncertainty;
+};
+using ObservedHeads = std::vector<std::vector<ObservedQuery>>;  // [H][queries of all sequences]
+
+/// What a branch wrote, and what it was added to.
+struct ObservedPair {
+    Values write, stream;
+    double roundings;  // on the way to one element of `write`, of the size of the largest
 };
 
 struct KernelCase {
@@ -35,7 +64,18 @@ struct KernelCase {
     int64_t terms = 1;          // roundings on the longest way from an input to an output
     bool wide_outputs = false;  // sums are made in float64 whatever the element type
 
-    std::vector<Observation> observed;  // in the order of launches and, in a launch, of channels
+    /// In the order of launches and, in a launch, of channels. One that has no values must not show.
+    std::vector<ObservedChannel> observed;
+    /// What else a recorder must have, from the operands before and after the run; null: nothing.
+    std::function<std::vector<ObservedSum>(const Named&, const Named&)> sums;
+    std::function<std::vector<ObservedIdentity>(const Named&)> identities;
+    std::function<ObservedHeads(const Named&)> heads;
+    std::function<ObservedPair(const Named&)> pair;
+    /// The matrix [·, columns] that channel 0 of the first launch observes; empty: it is none.
+    std::string matrix;
+    int64_t columns = 0;
+    /// Operands that break an identity when they are off.
+    std::vector<std::string> breaks;
 
     /// For a backward: the case whose gradient it computes. Operands are tied by name: `x` and `dx`, and what
     /// forward keeps has one name in both.
@@ -54,7 +94,8 @@ const std::vector<KernelCase>& kernel_cases();
 const KernelCase& kernel_case(const std::string& name);
 
 // What the table is made of, by kernel.
-void add_row_cases(std::vector<KernelCase>& table);        // embedding, layer norm, classifier
+void add_row_cases(std::vector<KernelCase>& table);        // embedding, classifier
+void add_norm_cases(std::vector<KernelCase>& table);       // layer norm, RMS norm
 void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
 void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
 void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums
@@ -108,7 +149,7 @@ void set_naive(KernelCase& c, F naive) {
 }
 
 /// The channel saw every element of an operand, as it lies there after the run.
-Observation sees(const std::string& channel, const std::string& operand);
+ObservedChannel sees(const std::string& channel, const std::string& operand);
 
 /// The first of the names that is among the operands; empty where none is.
 Values any_of(const Named& given, std::initializer_list<const char*> names);

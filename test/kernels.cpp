@@ -8,6 +8,7 @@
 
 #include "probes/recorder.h"
 #include "test/kernel_cases.h"
+#include "test/tallies.h"
 
 namespace wobble::test {
 namespace {
@@ -110,46 +111,110 @@ TEST_P(Kernels, GiveTheSameBitsAgainAndForEveryNumberOfThreads) {
 
 // ---------------------------------------------------------------------------------------------------- probes
 
+/// The channels of a case that have values, which are the ones that must show.
+struct Shown {
+    std::string channel;
+    Values values;
+    double uncertainty;  // of each of them
+};
+
+std::vector<Shown> shown(const KernelCase& kernel, Precision precision, const Named& before,
+                         const Named& after) {
+    std::vector<Shown> result;
+    for (const ObservedChannel& c : kernel.observed) {
+        Values values = c.values(before, after);
+        if (values.empty()) continue;
+        double size = 0;
+        for (double x : values)
+            if (std::isfinite(x)) size = std::max(size, std::abs(x));
+        if (c.scale) size = c.scale(before, after);
+        result.push_back({c.channel, std::move(values), c.roundings * unit_roundoff(precision) * size});
+    }
+    return result;
+}
+
 /// What the recorder has of a run against the same statistics of the outputs, in extended precision.
 ///
-/// A block of 1,024 values is summed in the kernel's precision, 64 to a lane and four folds, as deviations of
-/// at most 2 · largest, so a k-th power sum errs by at most γ_72 (2 · largest)^k; blocks are merged in
-/// float64, γ_n.
-void expect_statistics(const KernelCase& kernel, Precision precision, const Recorder& recorder,
+/// A block of a few thousand values is summed in the kernel's precision, a lane for each sixteenth of them,
+/// as deviations of at most 2 · largest: the k-th power sum errs by at most λ √n units of n (2 · largest)^k,
+/// n being the values of a lane and λ = 4 (Higham & Mary 2019), and by some for the folds. Blocks are merged
+/// in float64.
+void expect_statistics(const KernelCase& kernel, Precision precision, const std::vector<Record>& records,
                        const Named& before, const Named& after) {
-    ASSERT_EQ(recorder.records().size(), kernel.observed.size());
-    for (size_t i = 0; i < kernel.observed.size(); ++i) {
-        const Observation& expected = kernel.observed[i];
-        const Record& record = recorder.records()[i];
-        const Moments& moments = record.moments();
-        SCOPED_TRACE(std::string(record.kernel) + " " + record.channel);
-        EXPECT_EQ(record.channel, expected.channel);
-        EXPECT_EQ(record.site.substr(0, 4), "case");
+    const std::vector<Shown> expected = shown(kernel, precision, before, after);
+    ASSERT_EQ(records.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+        const Moments& moments = records[i].moments();
+        SCOPED_TRACE(std::string(records[i].kernel) + " " + records[i].channel);
+        EXPECT_EQ(records[i].channel, expected[i].channel);
+        EXPECT_EQ(records[i].site.substr(0, 4), "case");
 
-        int64_t count = 0, nonfinite = 0;
+        int64_t count = 0, zeros = 0, nans = 0, positive_infinities = 0, negative_infinities = 0;
         long double sum = 0, squares = 0;
         double min = INFINITY, max = -INFINITY;
-        for (double x : expected.values(before, after)) {
-            if (!std::isfinite(x)) {
-                ++nonfinite;
-                continue;
-            }
-            ++count;
+        for (double x : expected[i].values) {
+            nans += std::isnan(x);
+            positive_infinities += x == INFINITY, negative_infinities += x == -INFINITY;
+            if (!std::isfinite(x)) continue;
+            ++count, zeros += x == 0;
             sum += x, squares += (long double)(x)*x;
             min = std::min(min, x), max = std::max(max, x);
         }
+        const double each = expected[i].uncertainty;
         EXPECT_EQ(moments.count, count);
-        EXPECT_EQ(moments.nonfinite(), nonfinite);
+        EXPECT_EQ(moments.nonfinite(), nans + positive_infinities + negative_infinities);
+        if (each == 0) {  // the very bits
+            EXPECT_EQ(moments.nans, nans);
+            EXPECT_EQ(moments.positive_infinities, positive_infinities);
+            EXPECT_EQ(moments.negative_infinities, negative_infinities);
+            EXPECT_EQ(moments.zeros, zeros);
+        }
         if (count == 0) continue;
         const double largest = std::max(std::abs(min), std::abs(max));
-        const double each = expected.roundings * unit_roundoff(precision) * largest;
-        const double gamma = 72 * unit_roundoff(precision) + double(count + 8) * 0x1p-53;
+        const double in_lane = double(std::min<int64_t>(count, 4096 + kernel.terms)) / 16;
+        const double gamma =
+            (4 * std::sqrt(in_lane) + 8) * unit_roundoff(precision) + double(count + 8) * 0x1p-53;
         EXPECT_NEAR(moments.min, min, each);
         EXPECT_NEAR(moments.max, max, each);
         EXPECT_NEAR(moments.mean, double(sum / count), each + gamma * 2 * largest);
         EXPECT_NEAR(moments.rms() * moments.rms(), double(squares / count),
                     2 * each * largest + gamma * 8 * largest * largest);
     }
+}
+
+/// One column of a matrix over its rows: what the recorder's row of columns is made of.
+void expect_columns(const KernelCase& kernel, const wobble::Observation& seen, const Named& after) {
+    if (kernel.matrix.empty()) {
+        EXPECT_TRUE(seen.channels.empty());
+        return;
+    }
+    ASSERT_EQ(seen.channels.size(), 1u + (kernel.name.starts_with("linear_backward") ? 1u : 0u));
+    const ChannelRow& row = seen.channels[0];
+    const Values& values = after.at(kernel.matrix);
+    const int64_t C = kernel.columns, rows = int64_t(values.size()) / C;
+    ASSERT_EQ(row.columns, C);
+    EXPECT_EQ(row.channel, kernel.observed[0].channel);
+    Values squares(size_t(C), 0.0), sizes(size_t(C), 0.0);
+    for (size_t i = 0; i < values.size(); ++i) {
+        squares[i % size_t(C)] += values[i] * values[i];
+        sizes[i % size_t(C)] += std::abs(values[i]);
+    }
+    double seconds = 0, fourths = 0, mean = 0;
+    int64_t dead = 0, dormant = 0;
+    for (size_t c = 0; c < size_t(C); ++c) {
+        seconds += squares[c], fourths += squares[c] * squares[c];
+        mean += sizes[c] / double(C);
+        dead += sizes[c] == 0;
+    }
+    for (double size : sizes) dormant += size <= 0.025 * mean;
+    const auto largest = std::max_element(squares.begin(), squares.end());
+    const double gamma = double(rows + C + 8) * 0x1p-52;
+    EXPECT_NEAR(row.kurtosis, double(C) * fourths / (seconds * seconds), gamma * double(C));
+    EXPECT_EQ(row.dead, double(dead) / double(C));
+    EXPECT_EQ(row.dormant, double(dormant) / double(C));
+    EXPECT_EQ(row.largest, largest - squares.begin());
+    EXPECT_NEAR(row.largest_rms, std::sqrt(*largest / double(rows)),
+                gamma * std::sqrt(*largest / double(rows)));
 }
 
 TEST_P(Kernels, GiveTheSameBitsWhenWatchedAndTheStatisticsAreThoseOfTheOutputs) {
@@ -160,7 +225,8 @@ TEST_P(Kernels, GiveTheSameBitsWhenWatchedAndTheStatisticsAreThoseOfTheOutputs) 
         Recorder one{ProbePlan("moments")}, three{ProbePlan("full")};
         EXPECT_EQ(run(operands, precision, 1, &one).difference(bare), "");
         EXPECT_EQ(run(operands, precision, 3, &three).difference(bare), "");
-        expect_statistics(kernel, precision, one, Buffers(operands, precision).inputs(), bare.values());
+        const Named before = Buffers(operands, precision).inputs(), after = bare.values();
+        expect_statistics(kernel, precision, one.records(), before, after);
 
         ASSERT_EQ(one.records().size(), three.records().size());
         for (size_t i = 0; i < one.records().size(); ++i) {
@@ -168,13 +234,15 @@ TEST_P(Kernels, GiveTheSameBitsWhenWatchedAndTheStatisticsAreThoseOfTheOutputs) 
             EXPECT_EQ(std::memcmp(&a, &b, sizeof a), 0)
                 << one.records()[i].channel << ": statistics depend on the number of threads";
         }
+        expect_columns(kernel, three.take(), after);
     }
 }
 
 TEST_P(Kernels, DoNotReportToARecorderThatLooksAway) {
     Recorder recorder{ProbePlan("off")};
     run(kernel.operands(), Precision::Float32, 1, &recorder);
-    EXPECT_TRUE(recorder.records().empty());
+    const wobble::Observation seen = recorder.take();
+    EXPECT_TRUE(seen.records.empty() && seen.heads.empty() && seen.residuals.empty() && seen.streams.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Kernels, testing::ValuesIn(select([](const KernelCase&) { return true; })),
@@ -293,7 +361,7 @@ class SmallKernels : public Kernels {
     /// may have different ones: ∞ - ∞ depends on the order of a sum), and the recorder counts what is there.
     void expect_nothing_hidden(const std::vector<Operand>& operands, Precision precision) const {
         const Named given = Buffers(operands, precision).inputs();
-        Recorder recorder{ProbePlan("moments")};
+        Recorder recorder{ProbePlan("full")};
         const Named found = run(operands, precision, 1, &recorder).values();
         for (const auto& [name, expected] : kernel.reference(given)) {
             if (name[0] == '|') continue;
@@ -303,13 +371,15 @@ class SmallKernels : public Kernels {
                     << name << " " << i << " is " << x << ", must be " << expected[i];
             }
         }
-        ASSERT_EQ(recorder.records().size(), kernel.observed.size());
-        for (size_t i = 0; i < kernel.observed.size(); ++i) {
-            const Values seen = kernel.observed[i].values(given, found);
+        const std::vector<Shown> expected = shown(kernel, precision, given, found);
+        ASSERT_EQ(recorder.records().size(), expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+            const Values& seen = expected[i].values;
             EXPECT_EQ(recorder.records()[i].moments().nonfinite(),
                       std::count_if(seen.begin(), seen.end(), [](double x) { return !std::isfinite(x); }))
                 << recorder.records()[i].channel;
         }
+        expect_tallies_show_nonfinite(kernel, recorder, given, found);
     }
 };
 

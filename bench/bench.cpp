@@ -167,7 +167,8 @@ class Session {
 
     void time_models() {
         const OtherWork others;
-        say("\nWhole steps: forward, backward, clipping, AdamW, and the recorder where probes look\n");
+        say("\nWhole steps: batch, forward, backward, clipping, AdamW, and all that is observed where probes "
+            "look\n");
         for (size_t i = 0; i < step_models().size(); ++i) {
             const StepModel& model = step_models()[i];
             progress_.begin("steps of " + model.name(), plan_.steps[i].seconds);

@@ -4,6 +4,7 @@
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
 #include "kernels/layernorm.h"
+#include "kernels/rmsnorm.h"
 
 namespace wobble::bench {
 
@@ -107,6 +108,39 @@ KernelCase layernorm_examples() {
                      });
 }
 
+template <class E>
+KernelCase rmsnorm_forward() {
+    using A = Accumulator<E>;
+    return over_rows("", dimensions({rows, C}), {.bytes = 2.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return RMSNormForward<E>{.x = operands.normal<E>(rows * C),
+                                                  .weight = operands.normal<E>(C, 0.1, 1),
+                                                  .y = operands.room<E>(rows * C),
+                                                  .rstd = operands.room<A>(rows),
+                                                  .C = C,
+                                                  .epsilon = A(1e-5)};
+                     });
+}
+
+template <class E>
+KernelCase rmsnorm_backward() {
+    using A = Accumulator<E>;
+    const int64_t chunks = chunk_count(rows);
+    return over_rows("", dimensions({rows, C}), {.bytes = 4.0 * double(rows * C) * sizeof(E)}, chunks,
+                     [=](Operands& operands) {
+                         return RMSNormBackward<E>{.x = operands.normal<E>(rows * C),
+                                                   .weight = operands.normal<E>(C, 0.1, 1),
+                                                   .rstd = operands.normal<A>(rows, 0.02, 1),
+                                                   .dy = operands.normal<E>(rows * C, 1e-4),
+                                                   .dresidual = operands.normal<E>(rows * C, 1e-4),
+                                                   .dx = operands.room<E>(rows * C),
+                                                   .dweight_chunks = operands.room<A>(chunks * C),
+                                                   .rows = rows,
+                                                   .C = C,
+                                                   .epsilon = A(1e-5)};
+                     });
+}
+
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
 KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
@@ -130,6 +164,8 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(softmax_cross_entropy<E>("50257", 128, 50257));  // the vocabulary of GPT-2
     table.push_back(layernorm_backward<E>());
     table.push_back(layernorm_examples<E>());
+    table.push_back(rmsnorm_forward<E>());
+    table.push_back(rmsnorm_backward<E>());
     table.push_back(token_embedding_backward<E>());
     table.push_back(position_embedding_backward<E>());
 }

@@ -20,6 +20,9 @@ struct Roofs {
     void measure(int threads);
 };
 
+/// How closely probes look, in the order in which timings are reported.
+constexpr const char* tiers[] = {"off", "moments", "full"};
+
 /// One way of looking at something, against not looking.
 struct Timing {
     std::string probes;  // off, moments, full …
@@ -64,9 +67,9 @@ const std::vector<StepModel>& step_models();
 /// plan is asked, what was seen is put into the recorder, and the recorder is cleared.
 KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& effort);
 
-/// Times whole steps on one batch: forward, backward, clipping and update, and at tiers other than off
-/// the recorder with them, to the rows that a run would hand to the thread that writes run.db. Nothing is
-/// written.
+/// Times whole training steps as a run makes them: the next batch of a synthetic source, forward, backward,
+/// clipping and update, and at tiers other than off all that is observed, to the rows that a run would hand
+/// to the thread that writes run.db. Nothing is written.
 StepTimings time_steps(const StepModel& model, int threads, const Effort& effort);
 
 }  // namespace wobble::bench

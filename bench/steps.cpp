@@ -1,0 +1,114 @@
+// Whole training steps, as the program makes them: batches from a synthetic source, the model, the optimizer,
+// and what a run looks at besides its loss.
+
+#include <deque>
+#include <memory>
+
+#include "bench/timings.h"
+#include "data/batch.h"
+#include "model/gpt.h"
+#include "optim/optimizer.h"
+#include "run/observer.h"
+
+namespace wobble::bench {
+
+std::string StepModel::name() const {
+    const auto n = [](const char* letter, int64_t value) { return letter + std::to_string(value); };
+    return n("L", config.layers) + n("_H", config.heads) + n("_C", config.channels) +
+           n("_T", config.context) + n("_V", config.vocab) + n("_B", batch);
+}
+
+const std::vector<StepModel>& step_models() {
+    static const std::vector<StepModel> models = {
+        {{.vocab = 256, .context = 64, .layers = 2, .heads = 2, .channels = 64}, 8},
+        {{.vocab = 256, .context = 64, .layers = 4, .heads = 4, .channels = 128}, 12},
+        {{.vocab = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}, 16}};
+    return models;
+}
+
+namespace {
+
+/// Nine steps of one kind and one of the other, per step, round by round.
+Rounds one_in_ten(const Rounds& usual, const Rounds& tenth) {
+    const auto mix = [](std::vector<double> nine, const std::vector<double>& one) {
+        for (size_t i = 0; i < nine.size(); ++i) nine[i] = (9 * nine[i] + one[i]) / 10;
+        return nine;
+    };
+    return {mix(usual.wall, tenth.wall), mix(usual.processor, tenth.processor)};
+}
+
+/// One model, and for each tier somebody who looks at it; so all of them see the same memory.
+class Steps {
+  public:
+    Steps(const StepModel& step_model, int threads)
+        : model_(step_model.config, step_model.batch, true),
+          optimizer_(model_.table(), {}),
+          context_(threads),
+          data_(Dataset::open(source(step_model), {.context = int(step_model.config.context)})) {
+        initialise(model_.table(), 1, model_.weights());
+        for (const char* tier : tiers) {
+            Options& options = options_.emplace_back();
+            options.batch = step_model.batch, options.context = step_model.config.context;
+            options.probes = tier, options.probe_every = 1;
+            observers_.push_back(std::make_unique<Observer>(options, model_.table(), data_));
+        }
+        optimizer_.group_tokens(observers_.back()->decile_of_token());
+    }
+
+    void step(size_t tier) {
+        Observer& observer = *observers_[tier];
+        const int64_t batch_size = options_[tier].batch;
+        const Batch batch = read_batch(data_, done_ * batch_size, int(batch_size));
+        observer.begin(context_, done_);
+        model_.forward(context_, batch.inputs.data(), batch.targets.data(), batch_size,
+                       options_[tier].context, 1 / double(batch.valid_targets));
+        observer.after_forward(0, batch, model_.losses());
+        model_.backward(context_, false);
+        observer.after_backward(context_, 0, batch, model_.gradients());
+        model_.weight_identities(context_);
+        ++done_;
+        optimizer_.step(context_, model_.weights(), model_.gradients(), 1e-4, done_, OnNonfinite::Stop);
+        observer.end(context_, done_, batch, true);
+    }
+
+    int64_t parameters() const { return model_.table().count(); }
+
+  private:
+    static std::string source(const StepModel& step_model) {
+        return "synthetic:markov?order=1&vocab=" + std::to_string(step_model.config.vocab) + "&seed=1";
+    }
+
+    Gpt<float> model_;
+    Optimizer<float> optimizer_;
+    Context context_;
+    Dataset data_;
+    std::deque<Options> options_;  // which observers refer to
+    std::vector<std::unique_ptr<Observer>> observers_;
+    int64_t done_ = 0;
+};
+
+}  // namespace
+
+StepTimings time_steps(const StepModel& model, int threads, const Effort& effort) {
+    Steps steps(model, threads);
+    std::vector<std::function<void()>> variants;
+    for (size_t tier = 0; tier < std::size(tiers); ++tier)
+        variants.push_back([&, tier] { steps.step(tier); });
+    const Turns turns = measure_in_turns(variants, effort);
+    const Rounds &off = turns.variants[0], &moments = turns.variants[1], &full = turns.variants[2];
+
+    // 6 for each weight and token (2 forward, 4 backward; the position table multiplies nothing), and causal
+    // attention's 6 · T · C a token and layer.
+    const ModelConfig& config = model.config;
+    const double weights = double(steps.parameters() - config.context * config.channels);
+    const double attention = 6.0 * double(config.layers * config.context * config.channels);
+    return {model,
+            steps.parameters(),
+            (6 * weights + attention) * double(model.tokens()),
+            {timing("off", false, off, off), timing("moments", false, moments, off),
+             timing("full", false, full, off),
+             timing("full every 10th, else off", true, one_in_ten(off, full), off),
+             timing("full every 10th, else moments", true, one_in_ten(moments, full), off)}};
+}
+
+}  // namespace wobble::bench

@@ -30,9 +30,10 @@ struct AdamW {
     static constexpr const char* name = "adamw";
     enum Channel { Update };
     static constexpr const char* channels[] = {"update"};
-    /// Over all elements, w the weight before the update and g the clipped gradient: Σ g², Σ g m, Σ m², Σ w
-    /// g, Σ w², Σ g² / max(v̂, ε²); how many have sqrt(v̂) < ε, an update that is not 0, one of those that left
-    /// the weight as it was, or would have in bfloat16; Σ (w - initial)² after the update.
+    /// Over all elements, w the weight before the update and g the clipped gradient, the latter and m in
+    /// units of 1 / per_unit: Σ g², Σ g m, Σ m², Σ w g, Σ w²; Σ g² / max(v̂, ε²); how many have sqrt(v̂) < ε,
+    /// an update that is not 0, one of those that left the weight as it was, or would have in bfloat16; Σ (w
+    /// - initial)² after the update.
     enum Quantity { Gg, Gm, Mm, Wg, Ww, Ratio, BelowEpsilon, Updated, Lost, LostInBf16, Distance };
     static constexpr const char* sums[] = {"g g",  "g m",          "m m",           "w g",
                                            "w w",  "g g / v",      "below epsilon", "updated",
@@ -51,7 +52,10 @@ struct AdamW {
         one_minus_beta2;  // rounded from the exact difference, which β near 1 would lose in float32
     A bias1, bias2;       // 1 / (1 - β1^t), 1 / (1 - β2^t)
     int64_t length = flat_row;
-    const T* initial = nullptr;  // [n], for the probe; null: the distance is not wanted
+
+    // For the probe.
+    A per_unit = 1;  // a power of two that makes gradients about 1, so that their squares stay in range
+    const T* initial = nullptr;  // [n]; null: the distance is not wanted
 
     int64_t row_elements() const { return length; }
 
@@ -75,7 +79,7 @@ struct AdamW {
             updates += widen(update) * widen(update);
             weights += widen(new_w) * widen(new_w);
             if constexpr (Probe::looks) {
-                tally.take(g, new_m, w, new_w, update, root, epsilon);
+                tally.take(g, new_m, w, new_w, update, root, epsilon, per_unit);
                 if (initial) tally.take_distance(new_w - load(initial + first, at));
             }
         });
@@ -88,25 +92,24 @@ struct AdamW {
     }
 
   private:
-    /// The probe's sums. Counts are made in the element type: at most `length` of them.
+    /// The probe's sums over a row.
     template <class Team>
     struct Tally {
-        Sum<Team, double> gg, gm, mm, wg, ww, ratio, distance;
-        Sum<Team, A> below, updated, lost, lost_in_bf16;
+        Sum<Team, A> gg, gm, mm, wg, ww, ratio, below, updated, lost, lost_in_bf16, distance;
 
         template <int N>
-        HD void take(Pack<A, N> g, Pack<A, N> new_m, Pack<A, N> w, Pack<A, N> new_w, Pack<A, N> update,
-                     Pack<A, N> root, A epsilon) {
-            const auto wide_g = widen(g), wide_m = widen(new_m), wide_w = widen(w);
-            gg.add_product(wide_g, wide_g);
-            gm.add_product(wide_g, wide_m);
-            mm.add_product(wide_m, wide_m);
-            wg.add_product(wide_w, wide_g);
-            ww.add_product(wide_w, wide_w);
-            // g / max(root, ε), squared: neither g² nor ε² may vanish. 0 / 0 is 0 here.
+        HD void take(Pack<A, N> gradient, Pack<A, N> momentum, Pack<A, N> w, Pack<A, N> new_w,
+                     Pack<A, N> update, Pack<A, N> root, A epsilon, A per_unit) {
             const auto none = splat<N>(A(0)), one = splat<N>(A(1)), edge = splat<N>(epsilon);
-            const auto floor = larger(root, larger(edge, splat<N>(std::numeric_limits<A>::min())));
-            const auto share = widen(g / floor);
+            const auto g = gradient * per_unit, m = momentum * per_unit;
+            gg.add_product(g, g);
+            gm.add_product(g, m);
+            mm.add_product(m, m);
+            wg.add_product(w, g);
+            ww.add_product(w, w);
+            // g / max(root, ε), squared: neither g² nor ε² may vanish. 0 / 0 is 0 here.
+            const auto share =
+                gradient / larger(root, splat<N>(larger(epsilon, std::numeric_limits<A>::min())));
             ratio.add_product(share, share);
             below += where_less(root, edge, one, none);
             const auto moves = where_less(none, magnitude(update), one, none);
@@ -117,23 +120,15 @@ struct AdamW {
         }
         template <int N>
         HD void take_distance(Pack<A, N> moved) {
-            distance.add_product(widen(moved), widen(moved));
+            distance.add_product(moved, moved);
         }
         template <class Probe>
         HD void report(Team team, Probe& probe) const {
-            const double totals[] = {team.sum(gg),
-                                     team.sum(gm),
-                                     team.sum(mm),
-                                     team.sum(wg),
-                                     team.sum(ww),
-                                     team.sum(ratio),
-                                     double(team.sum(below)),
-                                     double(team.sum(updated)),
-                                     double(team.sum(lost)),
-                                     double(team.sum(lost_in_bf16)),
-                                     team.sum(distance)};
+            const A totals[] = {team.sum(gg),   team.sum(gm),           team.sum(mm),      team.sum(wg),
+                                team.sum(ww),   team.sum(ratio),        team.sum(below),   team.sum(updated),
+                                team.sum(lost), team.sum(lost_in_bf16), team.sum(distance)};
             if (!team.leads()) return;
-            for (int i = 0; i < int(std::size(sums)); ++i) probe.sum(i, totals[i]);
+            for (int i = 0; i < int(std::size(sums)); ++i) probe.sum(i, double(totals[i]));
         }
     };
 };

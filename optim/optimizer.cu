@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -12,6 +13,12 @@ namespace wobble {
 namespace {
 
 constexpr const char* token_table = "wte.weight";
+
+/// The power of two that brings x near 1, held where it and its square are ordinary float32 numbers.
+double unit_for(double x) {
+    if (!(x > 0) || !std::isfinite(x)) return 1;
+    return std::ldexp(1.0, std::clamp(-std::ilogb(x), -120, 120));
+}
 
 }  // namespace
 
@@ -35,12 +42,12 @@ Optimizer<T>::Optimizer(const ParameterTable& table, const AdamWSettings& settin
 }
 
 template <class T>
-void Optimizer<T>::record(Recorder& recorder, const Parameter& p, double clip, double update_squares,
-                          double weight_squares) const {
+void Optimizer<T>::record(Recorder& recorder, const Parameter& p, double clip, double per_unit,
+                          double update_squares, double weight_squares) const {
     const Site site{p.name.c_str(), -1, Phase::Update};
     const Record* gradient = recorder.find(site, SquaredSum<T>::name);
     Observation& seen = recorder.observation();
-    seen.tensors.push_back(tensor_row(p.name, p.size, recorder.sums(site), clip, update_squares,
+    seen.tensors.push_back(tensor_row(p.name, p.size, recorder.sums(site), clip, per_unit, update_squares,
                                       weight_squares, gradient ? gradient->moments().absmax() : NAN,
                                       initial_ != nullptr));
     if (p.name != token_table || decile_of_token_.empty()) return;
@@ -82,6 +89,8 @@ StepReport Optimizer<T>::step(Context& context, T* weights, const Accumulator<T>
 
     const double bias1 = 1 / (1 - std::pow(settings_.beta1, double(step)));
     const double bias2 = 1 / (1 - std::pow(settings_.beta2, double(step)));
+    const double clipped_rms = report.grad_norm * report.clip / std::sqrt(double(table_.count()));
+    const double per_unit = unit_for(clipped_rms);
     double update_squares = 0, weight_squares = 0;
     for (const Parameter& p : table_.parameters) {
         const int64_t length = row_length(p), rows = ceil_div(p.size, length);
@@ -106,12 +115,13 @@ StepReport Optimizer<T>::step(Context& context, T* weights, const Accumulator<T>
                         .bias1 = A(bias1),
                         .bias2 = A(bias2),
                         .length = length,
+                        .per_unit = A(per_unit),
                         .initial = initial_ ? initial_ + p.offset : nullptr},
                site);
         const double updated = total(update_squares_, rows), weight = total(weight_squares_, rows);
         update_squares += updated, weight_squares += weight;
         if (context.recorder && context.recorder->tier(site) != Tier::Off) {
-            record(*context.recorder, p, report.clip, updated, weight);
+            record(*context.recorder, p, report.clip, per_unit, updated, weight);
         }
     }
     report.update_norm = std::sqrt(update_squares);

@@ -53,7 +53,7 @@ class Optimizer {
     Accumulator<T>* v() { return v_; }  // [table.buffer_size]
 
   private:
-    void record(Recorder& recorder, const Parameter& p, double clip, double update_squares,
+    void record(Recorder& recorder, const Parameter& p, double clip, double per_unit, double update_squares,
                 double weight_squares) const;
     /// Elements of a row of the update's work: embeddings go token by token, so that their sums can be
     /// grouped.

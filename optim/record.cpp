@@ -6,13 +6,13 @@
 
 namespace wobble {
 
-TensorRow tensor_row(const std::string& name, int64_t n, const double* sums, double clip,
+TensorRow tensor_row(const std::string& name, int64_t n, const double* sums, double clip, double per_unit,
                      double update_squares, double weight_squares, double grad_max, bool has_distance) {
     using Update = AdamW<float>;
     const double count = double(n), updated = sums[Update::Updated];
     const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
     return {.name = name,
-            .grad_rms = std::sqrt(sums[Update::Gg] / count) / clip,
+            .grad_rms = std::sqrt(sums[Update::Gg] / count) / per_unit / clip,
             .grad_max = grad_max,
             .weight_rms = std::sqrt(weight_squares / count),
             .distance_rms = has_distance ? std::sqrt(sums[Update::Distance] / count) : NAN,
@@ -23,7 +23,7 @@ TensorRow tensor_row(const std::string& name, int64_t n, const double* sums, dou
             .epsilon_share = sums[Update::BelowEpsilon] / count,
             .lost_share = share(sums[Update::Lost], updated),
             .lost_share_bf16 = share(sums[Update::LostInBf16], updated),
-            .weight_dot_grad = sums[Update::Wg] / clip,
+            .weight_dot_grad = sums[Update::Wg] / per_unit / clip,
             .cos_weight_grad = sums[Update::Wg] / std::sqrt(sums[Update::Ww] * sums[Update::Gg])};
 }
 

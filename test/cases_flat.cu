@@ -125,10 +125,12 @@ double rounded_to_bf16(double x) {
 }
 
 /// The update kernel's eleven sums, from the clipped gradient g, what lay in memory before and after, and the
-/// update. g errs by one rounding, the moments by a few, v̂ by a few and its root by half of that.
+/// update. g errs by one rounding, the moments by a few, v̂ by a few and its root by half of that. A row of
+/// 4,096 is added up in the kernel's precision, 256 to a lane; 4 √256 units as for other sums.
 std::vector<ObservedSum> adamw_sums(const reference::AdamW& options, int64_t step, const Values& g,
                                     const Named& before, const Named& after, const Values& update) {
-    double gg = 0, gm = 0, gm_size = 0, mm = 0, mm_size = 0, wg = 0, wg_size = 0, ww = 0, ratio = 0, distance = 0;
+    double gg = 0, gm = 0, gm_size = 0, mm = 0, mm_size = 0, wg = 0, wg_size = 0, ww = 0, ratio = 0,
+           distance = 0;
     double distance_size = 0;
     int64_t below = 0, updated = 0, lost = 0, lost_in_bf16 = 0;
     const double bias2 = 1 / (1 - std::pow(options.beta2, double(step)));
@@ -152,17 +154,18 @@ std::vector<ObservedSum> adamw_sums(const reference::AdamW& options, int64_t ste
         lost += update[i] != 0 && new_w == w;
         lost_in_bf16 += update[i] != 0 && rounded_to_bf16(new_w) == rounded_to_bf16(w);
     }
-    return {{"g g", gg, 4 * gg},
-            {"g m", gm, 8 * gm_size},
-            {"m m", mm, 8 * mm_size},
-            {"w g", wg, 4 * wg_size},
-            {"w w", ww, 2 * ww},
-            {"g g / v", ratio, 16 * ratio},
+    constexpr double sum = 4 * 16 + 8;
+    return {{"g g", gg, (4 + sum) * gg},
+            {"g m", gm, (8 + sum) * gm_size},
+            {"m m", mm, (8 + sum) * mm_size},
+            {"w g", wg, (4 + sum) * wg_size},
+            {"w w", ww, (2 + sum) * ww},
+            {"g g / v", ratio, (16 + sum) * ratio},
             {"below epsilon", double(below), 0},
             {"updated", double(updated), 0},
             {"lost", double(lost), 0},
             {"lost in bf16", double(lost_in_bf16), 0},
-            {"distance", distance, 2 * distance_size}};
+            {"distance", distance, (2 + sum) * distance_size}};
 }
 
 KernelCase adamw(int64_t n, int64_t step, double clip) {

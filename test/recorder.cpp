@@ -63,8 +63,7 @@ TEST(ProbePlan, RefusesWhatIsNoListOfTiersInOneLine) {
 
 Statistics statistics(const std::vector<double>& values, bool histogram = false) {
     Statistics s;
-    add_block(values.data(), int(values.size()), s.moments,
-              [](int i) { return std::pair<int64_t, int64_t>(2, i); });
+    add_block(Block<double>{values.data(), 0, 2, 0, 1, int64_t(values.size())}, s.moments);
     if (histogram) {
         s.histogram = std::make_unique<Histogram>();
         add_block(values.data(), int(values.size()), *s.histogram);
@@ -171,17 +170,16 @@ TEST_F(StatisticsInRunDb, ComeBackWithTheirSites) {
     recorder.record({"wte", -1, Phase::Backward}, "embedding", "input", std::move(bad));
     recorder.record({"lnf"}, "layernorm", "rstd", statistics({NAN}));
     recorder.record({"lnf", -1, Phase::Update}, "adamw", "update", statistics({5, 5}));
-    recorder.record({"empty"}, "k", "x", statistics({}));
+    recorder.record({"empty"}, "k", "x", statistics({}));  // has no row
     RunDb db(path_);
     db.add_statistics(1, recorder.records());
     db.commit();
     EXPECT_EQ(
         query(all_stats),
-        "h.3.attn.qkv|3|forward|product|output|4|1.0|1.4142135623731|0.0|2.0|2.0|0.0|1.0|2|0|0|0|NULL|NULL\n"
+        "h.3.attn.qkv|3|forward|product|output|4|1.0|1.41421353816986|0.0|2.0|2.0|0.0|1.0|2|0|0|0|NULL|NULL\n"
         "wte|-1|backward|embedding|input|1|0.25|0.25|0.25|0.25|0.25|NULL|NULL|0|1|1|2|2|1\n"
         "lnf|-1|forward|layernorm|rstd|0|NULL|NULL|NULL|NULL|NULL|NULL|NULL|0|0|1|0|2|0\n"
-        "lnf|-1|update|adamw|update|2|5.0|5.0|5.0|5.0|5.0|NULL|NULL|0|0|0|0|NULL|NULL\n"
-        "empty|-1|forward|k|x|0|NULL|NULL|NULL|NULL|NULL|NULL|NULL|0|0|0|0|NULL|NULL");
+        "lnf|-1|update|adamw|update|2|5.0|5.0|5.0|5.0|5.0|NULL|NULL|0|0|0|0|NULL|NULL");
     EXPECT_EQ(query("SELECT count(*) FROM histograms"), "0");
 }
 

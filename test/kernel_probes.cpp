@@ -1,0 +1,356 @@
+// What a recorder sees of every kernel of the table in kernel_cases.h: the statistics of each channel, sums,
+// residuals, heads and columns, right on common inputs and on extreme ones, and hiding nothing.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "test/kernel_test.h"
+#include "test/tallies.h"
+
+namespace wobble::test {
+namespace {
+
+class WatchedKernels : public KernelTest {};
+
+// -------------------------------------------------------------------------------------- on common inputs
+/// The channels of a case that have values, which are the ones that must show.
+struct Shown {
+    std::string channel;
+    Values values;
+    double uncertainty;  // of each of them
+};
+
+std::vector<Shown> shown(const KernelCase& kernel, Precision precision, const Named& before,
+                         const Named& after) {
+    std::vector<Shown> result;
+    for (const ObservedChannel& c : kernel.observed) {
+        Values values = c.values(before, after);
+        if (values.empty()) continue;
+        double size = 0;
+        for (double x : values)
+            if (std::isfinite(x)) size = std::max(size, std::abs(x));
+        if (c.scale) size = c.scale(before, after);
+        result.push_back({c.channel, std::move(values), c.roundings * unit_roundoff(precision) * size});
+    }
+    return result;
+}
+
+/// What the recorder has of a run against the same statistics of the outputs, in extended precision.
+///
+/// A block of a few thousand values is summed in the kernel's precision, a lane for each sixteenth of them,
+/// as deviations of at most 2 · largest: the k-th power sum errs by at most λ √n units of n (2 · largest)^k,
+/// n being the values of a lane and λ = 4 (Higham & Mary 2019), and by some for the folds. Blocks are merged
+/// in float64.
+void expect_statistics(const KernelCase& kernel, Precision precision, const std::vector<Record>& records,
+                       const Named& before, const Named& after) {
+    const std::vector<Shown> expected = shown(kernel, precision, before, after);
+    ASSERT_EQ(records.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+        const Moments& moments = records[i].moments();
+        SCOPED_TRACE(std::string(records[i].kernel) + " " + records[i].channel);
+        EXPECT_EQ(records[i].channel, expected[i].channel);
+        EXPECT_EQ(records[i].site.substr(0, 4), "case");
+
+        int64_t count = 0, zeros = 0, nans = 0, positive_infinities = 0, negative_infinities = 0;
+        long double sum = 0, squares = 0;
+        double min = INFINITY, max = -INFINITY;
+        for (double x : expected[i].values) {
+            nans += std::isnan(x);
+            positive_infinities += x == INFINITY, negative_infinities += x == -INFINITY;
+            if (!std::isfinite(x)) continue;
+            ++count, zeros += x == 0;
+            sum += x, squares += (long double)(x)*x;
+            min = std::min(min, x), max = std::max(max, x);
+        }
+        const double each = expected[i].uncertainty;
+        EXPECT_EQ(moments.count, count);
+        EXPECT_EQ(moments.nonfinite(), nans + positive_infinities + negative_infinities);
+        if (each == 0) {  // the very bits
+            EXPECT_EQ(moments.nans, nans);
+            EXPECT_EQ(moments.positive_infinities, positive_infinities);
+            EXPECT_EQ(moments.negative_infinities, negative_infinities);
+            EXPECT_EQ(moments.zeros, zeros);
+        }
+        if (count == 0) continue;
+        const double largest = std::max(std::abs(min), std::abs(max));
+        const double in_lane = double(std::min<int64_t>(count, 4096 + kernel.terms)) / 16;
+        const double gamma =
+            (4 * std::sqrt(in_lane) + 8) * unit_roundoff(precision) + double(count + 8) * 0x1p-53;
+        EXPECT_NEAR(moments.min, min, each);
+        EXPECT_NEAR(moments.max, max, each);
+        EXPECT_NEAR(moments.mean, double(sum / count), each + gamma * 2 * largest);
+        EXPECT_NEAR(moments.rms() * moments.rms(), double(squares / count),
+                    2 * each * largest + gamma * 8 * largest * largest);
+    }
+}
+
+/// One column of a matrix over its rows: what the recorder's row of columns is made of.
+void expect_columns(const KernelCase& kernel, const wobble::Observation& seen, const Named& after) {
+    if (kernel.matrix.empty()) {
+        EXPECT_TRUE(seen.channels.empty());
+        return;
+    }
+    ASSERT_EQ(seen.channels.size(), 1u + (kernel.name.starts_with("linear_backward") ? 1u : 0u));
+    const ChannelRow& row = seen.channels[0];
+    const Values& values = after.at(kernel.matrix);
+    const int64_t C = kernel.columns, rows = int64_t(values.size()) / C;
+    ASSERT_EQ(row.columns, C);
+    EXPECT_EQ(row.channel, kernel.observed[0].channel);
+    Values squares(size_t(C), 0.0), sizes(size_t(C), 0.0);
+    for (size_t i = 0; i < values.size(); ++i) {
+        squares[i % size_t(C)] += values[i] * values[i];
+        sizes[i % size_t(C)] += std::abs(values[i]);
+    }
+    double seconds = 0, fourths = 0, mean = 0;
+    int64_t dead = 0, dormant = 0;
+    for (size_t c = 0; c < size_t(C); ++c) {
+        seconds += squares[c], fourths += squares[c] * squares[c];
+        mean += sizes[c] / double(C);
+        dead += sizes[c] == 0;
+    }
+    for (double size : sizes) dormant += size <= 0.025 * mean;
+    const auto largest = std::max_element(squares.begin(), squares.end());
+    const double gamma = double(rows + C + 8) * 0x1p-52;
+    EXPECT_NEAR(row.kurtosis, double(C) * fourths / (seconds * seconds), gamma * double(C));
+    EXPECT_EQ(row.dead, double(dead) / double(C));
+    EXPECT_EQ(row.dormant, double(dormant) / double(C));
+    EXPECT_EQ(row.largest, largest - squares.begin());
+    EXPECT_NEAR(row.largest_rms, std::sqrt(*largest / double(rows)),
+                gamma * std::sqrt(*largest / double(rows)));
+}
+
+TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
+    for (Precision precision : precisions) {
+        SCOPED_TRACE(name_of(precision));
+        const auto operands = kernel.operands();
+        const Buffers bare = run(operands, precision, 1);
+        Recorder one{ProbePlan("moments")}, three{ProbePlan("full")};
+        EXPECT_EQ(run(operands, precision, 1, &one).difference(bare), "");
+        EXPECT_EQ(run(operands, precision, 3, &three).difference(bare), "");
+        const Named before = Buffers(operands, precision).inputs(), after = bare.values();
+        expect_statistics(kernel, precision, one.records(), before, after);
+
+        ASSERT_EQ(one.records().size(), three.records().size());
+        for (size_t i = 0; i < one.records().size(); ++i) {
+            const Moments &a = one.records()[i].moments(), &b = three.records()[i].moments();
+            EXPECT_EQ(std::memcmp(&a, &b, sizeof a), 0)
+                << one.records()[i].channel << ": statistics depend on the number of threads";
+        }
+        const WatchedRun seen(kernel, three, before, after);
+        expect_tallies(kernel, seen, unit_roundoff(precision), before, after);
+        expect_columns(kernel, seen.observation, after);
+    }
+}
+
+TEST_P(WatchedKernels, ShowTheSameOnceMoreWithOneThread) {
+    const auto operands = kernel.operands();
+    for (Precision precision : precisions) {
+        const auto see = [&](int threads) {
+            Recorder recorder{ProbePlan("full")};
+            const Named before = Buffers(operands, precision).inputs();
+            const Named after = run(operands, precision, threads, &recorder).values();
+            return WatchedRun(kernel, recorder, before, after);
+        };
+        const WatchedRun one = see(1), three = see(3);
+        EXPECT_EQ(one.sums, three.sums);
+        for (size_t i = 0; i < one.observation.residuals.size(); ++i) {
+            const ResidualRow &a = one.observation.residuals[i], &b = three.observation.residuals[i];
+            EXPECT_EQ(std::vector({a.value, a.bias, a.scale, a.worst, double(a.worst_row)}),
+                      std::vector({b.value, b.bias, b.scale, b.worst, double(b.worst_row)}));
+        }
+        for (size_t i = 0; i < one.observation.heads.size(); ++i) {
+            const HeadRow &a = one.observation.heads[i], &b = three.observation.heads[i];
+            EXPECT_EQ(std::vector({a.max_logit, a.abs_logit, a.entropy, a.sink, a.ties, a.saturated}),
+                      std::vector({b.max_logit, b.abs_logit, b.entropy, b.sink, b.ties, b.saturated}));
+        }
+    }
+}
+
+TEST_P(WatchedKernels, DoNotReportToARecorderThatLooksAway) {
+    Recorder recorder{ProbePlan("off")};
+    run(kernel.operands(), Precision::Float32, 1, &recorder);
+    const wobble::Observation seen = recorder.take();
+    EXPECT_TRUE(seen.records.empty() && seen.heads.empty() && seen.residuals.empty() && seen.streams.empty());
+}
+
+TEST_P(WatchedKernels, HaveNoResidualsWhereOnlyMomentsAreWanted) {
+    Recorder recorder{ProbePlan("moments")};
+    run(kernel.operands(), Precision::Float32, 1, &recorder);
+    const wobble::Observation seen = recorder.take();
+    EXPECT_TRUE(seen.residuals.empty() && seen.channels.empty());
+    EXPECT_EQ(seen.heads.empty(), !kernel.heads) << "heads cost little: they are of every tier";
+    for (const Record& record : seen.records) EXPECT_FALSE(record.statistics.histogram);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, WatchedKernels, testing::ValuesIn(every_case()), test_name);
+
+// ---------------------------------------------------------------------------------------- broken identities
+class KernelsWithIdentities : public WatchedKernels {};
+
+// A gradient that was made of a wrong mean, output or inverse deviation is a wrong one, and shows: the
+// residuals are as large as the formulas say, not as rounding would have it.
+TEST_P(KernelsWithIdentities, ShowAWrongOperandInTheirResiduals) {
+    for (Precision precision : precisions) {
+        for (const std::string& name : kernel.breaks) {
+            SCOPED_TRACE(std::string(name_of(precision)) + ", " + name + " off by a thousandth");
+            std::vector<Operand> operands = kernel.operands();
+            for (double& x : find(operands, name)->initial) x += 1e-3 * (1 + std::abs(x));
+            const Named before = Buffers(operands, precision).inputs();
+            Recorder recorder{ProbePlan("full")};
+            const Named after = run(operands, precision, 1, &recorder).values();
+            const WatchedRun seen(kernel, recorder, before, after);
+            expect_tallies(kernel, seen, unit_roundoff(precision), before, after);
+            if (kernel.columns < 7) continue;  // one channel alone has no mean to be wrong about
+            const ResidualRow& row = seen.observation.residuals[0];
+            EXPECT_GT(row.value, 1e-5 * row.scale) << "the error is too small to show";
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, KernelsWithIdentities,
+                         testing::ValuesIn(select([](const KernelCase& c) { return !c.breaks.empty(); })),
+                         test_name);
+
+// ------------------------------------------------------------------------------------------ extreme inputs
+class SmallWatchedKernels : public WatchedKernels {
+  protected:
+    /// Wherever the reference is not finite the kernel's output is not either (of NaN and infinity the two
+    /// may have different ones: ∞ - ∞ depends on the order of a sum), and the recorder counts what is there.
+    void expect_nothing_hidden(const std::vector<Operand>& operands, Precision precision) const {
+        const Named given = Buffers(operands, precision).inputs();
+        Recorder recorder{ProbePlan("full")};
+        const Named found = run(operands, precision, 1, &recorder).values();
+        for (const auto& [name, expected] : kernel.reference(given)) {
+            if (name[0] == '|') continue;
+            for (size_t i = 0; i < expected.size(); ++i) {
+                const double x = found.at(name)[i];
+                ASSERT_TRUE(std::isfinite(expected[i]) || !std::isfinite(x))
+                    << name << " " << i << " is " << x << ", must be " << expected[i];
+            }
+        }
+        const std::vector<Shown> expected = shown(kernel, precision, given, found);
+        ASSERT_EQ(recorder.records().size(), expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+            const Values& seen = expected[i].values;
+            EXPECT_EQ(recorder.records()[i].moments().nonfinite(),
+                      std::count_if(seen.begin(), seen.end(), [](double x) { return !std::isfinite(x); }))
+                << recorder.records()[i].channel;
+        }
+        const WatchedRun seen(kernel, recorder, given, found);
+        expect_tallies_show_nonfinite(kernel, seen, false, given, found);
+    }
+
+    /// The case's operands with each floating-point input made by `make(its values)`; for a backward, what
+    /// forward kept is made of such inputs.
+    template <class F>
+    std::vector<Operand> laden(Precision precision, F make) const {
+        const auto change = [&](std::vector<Operand>& operands, bool gradients_only) {
+            for (Operand& operand : operands) {
+                if (operand.use == Use::Out || operand.kind == Kind::Index) continue;
+                if (gradients_only && operand.name[0] != 'd') continue;
+                Values& x = operand.initial;
+                x = make(x);
+                if (operand.name == "v")  // a mean of squares
+                    for (double& value : x) value = std::abs(value);
+            }
+        };
+        std::vector<Operand> operands;
+        if (kernel.forward.empty() || kernel.forward == kernel.name) {
+            operands = kernel.operands();
+            change(operands, !kernel.breaks.empty());
+        } else {
+            std::vector<Operand> inputs = kernel_case(kernel.forward).operands();
+            change(inputs, false);
+            operands = after_forward(kernel, run_forward(kernel_case(kernel.forward), inputs, precision));
+            change(operands, true);
+        }
+        return operands;
+    }
+
+    void expect_right(const std::vector<Operand>& operands, Precision precision) const {
+        const Buffers bare = run(operands, precision, 1);
+        EXPECT_EQ(bare.damage(), "");
+        Recorder recorder{ProbePlan("full")};
+        EXPECT_EQ(run(operands, precision, 3, &recorder).difference(bare), "");
+        const Named before = Buffers(operands, precision).inputs(), after = bare.values();
+        const std::vector<Shown> expected = shown(kernel, precision, before, after);
+        ASSERT_EQ(recorder.records().size(), expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+            const Moments& moments = recorder.records()[i].moments();
+            SCOPED_TRACE(expected[i].channel);
+            EXPECT_EQ(moments.count, int64_t(expected[i].values.size()));
+            EXPECT_EQ(moments.nonfinite(), 0);
+            if (expected[i].uncertainty != 0) continue;
+            int64_t zeros = 0, subnormals = 0;
+            const double normal = precision == Precision::Float32 ? double(std::numeric_limits<float>::min())
+                                                                  : std::numeric_limits<double>::min();
+            for (double x : expected[i].values) zeros += x == 0, subnormals += x != 0 && std::abs(x) < normal;
+            EXPECT_EQ(moments.zeros, zeros);
+            EXPECT_EQ(moments.subnormals, subnormals);
+        }
+        const WatchedRun seen(kernel, recorder, before, after);
+        expect_tallies_show_nonfinite(kernel, seen, true, before, after);
+    }
+};
+
+TEST_P(SmallWatchedKernels, NeverHideNanOrInfinity) {
+    for (Precision precision : precisions) {
+        for (double poison :
+             {std::numeric_limits<double>::quiet_NaN(), double(INFINITY), -double(INFINITY)}) {
+            SCOPED_TRACE(std::string(name_of(precision)) + ", an input of " + std::to_string(poison));
+            std::vector<Operand> operands = kernel.operands();
+            const bool keeps = find(operands, "mean") || find(operands, "lse");
+            for (Operand& operand : operands) {
+                const bool gradient = operand.name[0] == 'd';
+                // What statistics were made of is poisoned below, where forward makes them again.
+                if (operand.use == Use::Out || operand.kind == Kind::Index || (keeps && !gradient)) continue;
+                SCOPED_TRACE(operand.name);
+                double& element = operand.initial[size_t(operand.size / 2)];
+                std::swap(element, poison);
+                expect_nothing_hidden(operands, precision);
+                std::swap(element, poison);
+            }
+            if (kernel.forward.empty()) continue;
+            const KernelCase& forward = kernel_case(kernel.forward);
+            std::vector<Operand> inputs = forward.operands();
+            for (Operand& operand : inputs) {
+                if (operand.use != Use::In || operand.kind == Kind::Index) continue;
+                SCOPED_TRACE("forward's " + operand.name);
+                double& element = operand.initial[size_t(operand.size / 2)];
+                std::swap(element, poison);
+                expect_nothing_hidden(after_forward(kernel, run_forward(forward, inputs, precision)),
+                                      precision);
+                std::swap(element, poison);
+            }
+        }
+    }
+}
+
+// Nothing here overflows, so nothing may be other than finite.
+TEST_P(SmallWatchedKernels, AreRightForZerosTinyAndHugeInputs) {
+    const auto scaled = [](double factor) {
+        return [=](Values x) {
+            for (double& value : x) value *= factor;
+            return x;
+        };
+    };
+    const auto with_negative_zeros = [](Values x) {
+        for (size_t i = 0; i < x.size(); i += 2) x[i] = -0.0;
+        return x;
+    };
+    for (Precision precision : precisions) {
+        SCOPED_TRACE(name_of(precision));
+        for (double factor : {0.0, -0.0, 1e-40, 1e-30, 1e-15, 1e9}) {
+            SCOPED_TRACE("times " + testing::PrintToString(factor));
+            expect_right(laden(precision, scaled(factor)), precision);
+        }
+        expect_right(laden(precision, with_negative_zeros), precision);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, SmallWatchedKernels,
+                         testing::ValuesIn(select([](const KernelCase& c) { return c.small; })), test_name);
+
+}  // namespace
+}  // namespace wobble::test

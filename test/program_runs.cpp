@@ -19,37 +19,6 @@ const std::string small =
 
 using Runs = Program;
 
-TEST_F(Runs, TrainToTheSameBitsHoweverCloselyTheyAreWatched) {
-    ASSERT_EQ(train("--run off --steps 12 --accum 2 --threads 1" + small).status, 0);
-    for (const char* probes : {"moments", "full", "full:h.1.*,moments:*.qkv*"}) {
-        for (const char* threads : {"1", "2"}) {
-            const std::string run = std::string(probes).substr(0, 6) + threads;
-            const Outcome o = train("--run '" + run + "' --probe-every 1 --steps 12 --accum 2 --probes '" +
-                                    probes + "' --threads " + threads + small);
-            ASSERT_EQ(o.status, 0) << o.err;
-            EXPECT_EQ(checkpoint("off"), checkpoint(run)) << probes << ", " << threads << " threads";
-            std::filesystem::remove_all(path(run));
-        }
-    }
-}
-
-TEST_F(Runs, RecordStatisticsOfEverySiteAsOftenAsAsked) {
-    ASSERT_EQ(train("--run r --steps 21 --probes 'full:h.0.attn*,moments' --probe-every 10" + small).status,
-              0);
-    EXPECT_EQ(query("r", "select count(distinct step) from stats"), 3);
-    EXPECT_EQ(query("r", "select sum(step) from (select distinct step from stats)"), 1 + 11 + 21);
-    EXPECT_EQ(query("r", "select count(*) from stats"), 3 * query("r", "select count(*) from sites"));
-    // The mean of the losses that the probe saw is the loss of the step.
-    EXPECT_NEAR(query("r",
-                      "select mean from stats join sites using (site) where name = 'loss' and channel = "
-                      "'loss' and step = 11"),
-                query("r", "select loss from steps where step = 11"), 1e-5);
-    EXPECT_EQ(
-        query("r", "select count(*) from histograms join sites using (site) where name not like 'h.0.attn%'"),
-        0);
-    EXPECT_GT(query("r", "select count(*) from histograms"), 0);
-}
-
 TEST_F(Runs, LeaveConfigurationDatabaseAndCheckpoint) {
     const Outcome o = train("--run r --steps 12 --eval-every 5" + small);
     ASSERT_EQ(o.status, 0) << o.err;

@@ -71,13 +71,14 @@ ObservedHeads logits(const Values& qkv, const AttentionSizes& s) {
     return heads;
 }
 
-/// Σ_j ds_ij of each query, from out and lse as they are given; rows are [B, T, H].
-ObservedIdentity sum_of_ds(const char* kernel, const Named& given, const AttentionSizes& s) {
-    ObservedIdentity sum{kernel, "sum dS", {}, {}, {}};
+/// Σ_j ds_ij of each query, from out and lse as they are given; rows are [B, H, T] in blocks, else [B, T, H].
+ObservedIdentity sum_of_ds(const Named& given, const AttentionSizes& s, bool blocks) {
+    ObservedIdentity sum{blocks ? "attention_backward" : "attention_backward_query", "sum dS", {}, {}, {}};
     const Values& qkv = given.at("qkv");
     const double scale = 1 / std::sqrt(double(s.D)), roundings = 4 + std::sqrt(double(s.D));
     for (int64_t row = 0; row < s.B * s.T * s.H; ++row) {
-        const int64_t h = row % s.H, t = row / s.H % s.T, b = row / s.H / s.T;
+        const int64_t b = row / s.H / s.T;
+        const int64_t h = blocks ? row / s.T % s.H : row % s.H, t = blocks ? row % s.T : row / s.H % s.T;
         const double* q = qkv.data() + s.qkv(b, t, h, 0);
         const double* grad = given.at("dout").data() + ((b * s.T + t) * s.H + h) * s.D;
         const double* out = given.at("out").data() + ((b * s.T + t) * s.H + h) * s.D;
@@ -200,7 +201,7 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
     else c.observed = {{"output", third(0)}, {"key", third(1)}, {"value", third(2)}};
     if (blocks) c.matrix = "dqkv", c.columns = 3 * C;
     c.identities = [=](const Named& given) -> std::vector<ObservedIdentity> {
-        return {sum_of_ds(blocks ? "attention_backward" : "attention_backward_query", given, s)};
+        return {sum_of_ds(given, s, blocks)};
     };
     c.breaks = {"out"};
     return c;

@@ -311,6 +311,39 @@ KernelCase squared_sum(int64_t n) {
     return c;
 }
 
+KernelCase squared_change(int64_t n) {
+    KernelCase c;
+    c.name = label("squared_change", "n", n);
+    c.terms = std::min(n, flat_row);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("x", random_values(seed + "x", n)),
+                in_out("previous", random_values(seed + "previous", n)),
+                out("partials", flat_rows(n), Kind::Wide)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n),
+               SquaredChange<E>{.x = at.get<E>("x"),
+                                .previous = at.get<E>("previous"),
+                                .partials = at.get<double>("partials"),
+                                .n = n},
+               {"case"});
+    });
+    const auto change = [](const Named& given, auto zero) {
+        auto x = naive::as<decltype(zero)>(given, {"x"});
+        const auto previous = naive::as<decltype(zero)>(given, {"previous"});
+        for (size_t i = 0; i < x.size(); ++i) x[i] -= previous[i];
+        return naive::back(x);
+    };
+    const auto all = [=](const Named& given, auto zero) -> Named {
+        return {{"previous", given.at("x")}, {"partials", row_squares(change(given, zero))}};
+    };
+    c.reference = [=](const Named& given) { return all(given, double{}); };
+    set_naive(c, all);
+    c.observed = {{"change", [=](const Named& before, const Named&) { return change(before, double{}); }, 1}};
+    return c;
+}
+
 }  // namespace
 
 void add_flat_cases(std::vector<KernelCase>& table) {
@@ -321,6 +354,7 @@ void add_flat_cases(std::vector<KernelCase>& table) {
         table.push_back(residual(n, false));
         table.push_back(residual(n, true));
         table.push_back(squared_sum(n));
+        table.push_back(squared_change(n));
     }
     for (int64_t n : {1, 17, 4097, 10007}) {
         table.push_back(adamw(n, 1, 1));

@@ -112,6 +112,7 @@ KernelCase token_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t V) 
                        }
                        return seen;
                    }}};
+    c.visited_row = int64_t(random_indices(label("tokens", "n", B * T, "V", V), B * T, V)[0]);
     return c;
 }
 
@@ -251,8 +252,9 @@ KernelCase classifier(int64_t rows, int64_t V, Gradient gradient) {
          roundings, [=](const Named& before, const Named&) { return largest_magnitude(logits(before)); }},
         // Exponentials err by a unit each and by the rounding of what they are of, a few.
         {"top_probability", of_rows([=](const double* z) {
+             const double most = largest(z);
              double sum = 0;
-             for (int64_t v = 0; v < V; ++v) sum += std::exp(z[v] - largest(z));
+             for (int64_t v = 0; v < V; ++v) sum += std::exp(z[v] - most);
              return 1 / sum;
          }),
          8 + roundings}};

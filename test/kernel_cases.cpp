@@ -63,14 +63,32 @@ double largest_magnitude(const Values& values) {
     return largest;
 }
 
+Values kurtosis_of_rows(const Values& x, int64_t rows, int64_t C, bool about_mean, double epsilon) {
+    Values result;
+    for (int64_t r = 0; r < rows; ++r) {
+        const double* row = x.data() + r * C;
+        double mean = 0, second = 0, fourth = 0;
+        for (int64_t c = 0; c < C && about_mean; ++c) mean += row[c] / double(C);
+        for (int64_t c = 0; c < C; ++c) {
+            const double square = (row[c] - mean) * (row[c] - mean);
+            second += square, fourth += square * square;
+        }
+        const double normalised = second / (second / double(C) + epsilon);  // Σ x̂²
+        if (normalised > 1e-12 * double(C)) result.push_back(double(C) * fourth / (second * second));
+    }
+    return result;
+}
+
 const std::vector<KernelCase>& kernel_cases() {
     static const std::vector<KernelCase> table = [] {
         std::vector<KernelCase> cases;
         add_row_cases(cases);
-        add_norm_cases(cases);
+        add_layernorm_cases(cases);
+        add_rmsnorm_cases(cases);
         add_product_cases(cases);
         add_attention_cases(cases);
         add_flat_cases(cases);
+        add_identity_cases(cases);
         return cases;
     }();
     return table;

@@ -74,6 +74,8 @@ struct KernelCase {
     /// The matrix [·, columns] that channel 0 of the first launch observes; empty: it is none.
     std::string matrix;
     int64_t columns = 0;
+    /// A row of channel 0 that is visited: not every token occurs.
+    int64_t visited_row = 0;
     /// Operands that break an identity when they are off.
     std::vector<std::string> breaks;
 
@@ -94,11 +96,13 @@ const std::vector<KernelCase>& kernel_cases();
 const KernelCase& kernel_case(const std::string& name);
 
 // What the table is made of, by kernel.
-void add_row_cases(std::vector<KernelCase>& table);        // embedding, classifier
-void add_norm_cases(std::vector<KernelCase>& table);       // layer norm, RMS norm
+void add_row_cases(std::vector<KernelCase>& table);  // embedding, classifier
+void add_layernorm_cases(std::vector<KernelCase>& table);
+void add_rmsnorm_cases(std::vector<KernelCase>& table);
 void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
 void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
 void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums
+void add_identity_cases(std::vector<KernelCase>& table);   // sums over parts of a matrix
 
 // ------------------------------------------------------------------------------------- writing a case
 /// n numbers, roughly normal, that float32 holds exactly; the same for the same seed.
@@ -154,5 +158,8 @@ ObservedChannel sees(const std::string& channel, const std::string& operand);
 /// The first of the names that is among the operands; empty where none is.
 Values any_of(const Named& given, std::initializer_list<const char*> names);
 double largest_magnitude(const Values& values);
+/// C · Σ d⁴ / (Σ d²)² of the rows [rows, C] that have one, d being deviations from the mean or from 0. Rows
+/// have none where epsilon, in the norm's 1 / sqrt(mean d² + epsilon), dwarfs them.
+Values kurtosis_of_rows(const Values& x, int64_t rows, int64_t C, bool about_mean, double epsilon);
 
 }  // namespace wobble::test

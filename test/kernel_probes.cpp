@@ -112,7 +112,11 @@ void expect_columns(const KernelCase& kernel, const wobble::Observation& seen, c
     for (double size : sizes) dormant += size <= 0.025 * mean;
     const auto largest = std::max_element(squares.begin(), squares.end());
     const double gamma = double(rows + C + 8) * 0x1p-52;
-    EXPECT_NEAR(row.kurtosis, double(C) * fourths / (seconds * seconds), gamma * double(C));
+    if (seconds == 0) {
+        EXPECT_TRUE(std::isnan(row.kurtosis));
+    } else {
+        EXPECT_NEAR(row.kurtosis, double(C) * fourths / (seconds * seconds), gamma * double(C));
+    }
     EXPECT_EQ(row.dead, double(dead) / double(C));
     EXPECT_EQ(row.dormant, double(dormant) / double(C));
     EXPECT_EQ(row.largest, largest - squares.begin());
@@ -143,27 +147,29 @@ TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
     }
 }
 
-TEST_P(WatchedKernels, ShowTheSameOnceMoreWithOneThread) {
+TEST_P(WatchedKernels, ShowTheSameTalliesForEveryNumberOfThreads) {
+    if (!kernel.sums && !kernel.identities && !kernel.heads && !kernel.pair) return;
     const auto operands = kernel.operands();
     for (Precision precision : precisions) {
-        const auto see = [&](int threads) {
+        const auto numbers = [&](int threads) {
             Recorder recorder{ProbePlan("full")};
             const Named before = Buffers(operands, precision).inputs();
             const Named after = run(operands, precision, threads, &recorder).values();
-            return WatchedRun(kernel, recorder, before, after);
+            const WatchedRun seen(kernel, recorder, before, after);
+            Values all = seen.sums;
+            const auto add = [&](std::initializer_list<double> some) { all.insert(all.end(), some); };
+            for (const ResidualRow& r : seen.observation.residuals)
+                add({r.value, r.bias, r.scale, r.worst, double(r.worst_row), double(r.rows)});
+            for (const HeadRow& h : seen.observation.heads)
+                add({h.max_logit, h.abs_logit, h.entropy, h.entropy_min, h.sink, h.ties, h.saturated});
+            for (const StreamRow& s : seen.observation.streams)
+                add({s.stream_rms, s.write_rms, s.ratio, s.cosine});
+            return all;
         };
-        const WatchedRun one = see(1), three = see(3);
-        EXPECT_EQ(one.sums, three.sums);
-        for (size_t i = 0; i < one.observation.residuals.size(); ++i) {
-            const ResidualRow &a = one.observation.residuals[i], &b = three.observation.residuals[i];
-            EXPECT_EQ(std::vector({a.value, a.bias, a.scale, a.worst, double(a.worst_row)}),
-                      std::vector({b.value, b.bias, b.scale, b.worst, double(b.worst_row)}));
-        }
-        for (size_t i = 0; i < one.observation.heads.size(); ++i) {
-            const HeadRow &a = one.observation.heads[i], &b = three.observation.heads[i];
-            EXPECT_EQ(std::vector({a.max_logit, a.abs_logit, a.entropy, a.sink, a.ties, a.saturated}),
-                      std::vector({b.max_logit, b.abs_logit, b.entropy, b.sink, b.ties, b.saturated}));
-        }
+        const Values one = numbers(1), three = numbers(3);
+        ASSERT_EQ(one.size(), three.size());
+        EXPECT_EQ(std::memcmp(one.data(), three.data(), one.size() * sizeof(double)), 0)
+            << name_of(precision);
     }
 }
 
@@ -203,7 +209,7 @@ TEST_P(KernelsWithIdentities, ShowAWrongOperandInTheirResiduals) {
             expect_tallies(kernel, seen, unit_roundoff(precision), before, after);
             if (kernel.columns < 7) continue;  // one channel alone has no mean to be wrong about
             const ResidualRow& row = seen.observation.residuals[0];
-            EXPECT_GT(row.value, 1e-5 * row.scale) << "the error is too small to show";
+            EXPECT_GT(row.value, 16 * unit_roundoff(precision) * row.scale) << "it could be rounding";
         }
     }
 }
@@ -300,7 +306,7 @@ TEST_P(SmallWatchedKernels, NeverHideNanOrInfinity) {
              {std::numeric_limits<double>::quiet_NaN(), double(INFINITY), -double(INFINITY)}) {
             SCOPED_TRACE(std::string(name_of(precision)) + ", an input of " + std::to_string(poison));
             std::vector<Operand> operands = kernel.operands();
-            const bool keeps = find(operands, "mean") || find(operands, "lse");
+            const bool keeps = find(operands, "rstd") || find(operands, "lse");
             for (Operand& operand : operands) {
                 const bool gradient = operand.name[0] == 'd';
                 // What statistics were made of is poisoned below, where forward makes them again.
@@ -341,7 +347,9 @@ TEST_P(SmallWatchedKernels, AreRightForZerosTinyAndHugeInputs) {
     };
     for (Precision precision : precisions) {
         SCOPED_TRACE(name_of(precision));
-        for (double factor : {0.0, -0.0, 1e-40, 1e-30, 1e-15, 1e9}) {
+        // Logits that are larger still would be known to less than 1, and probabilities not at all.
+        const double huge = kernel.name.starts_with("attention") ? 1e3 : 1e9;
+        for (double factor : {0.0, -0.0, 1e-40, 1e-30, 1e-15, huge}) {
             SCOPED_TRACE("times " + testing::PrintToString(factor));
             expect_right(laden(precision, scaled(factor)), precision);
         }

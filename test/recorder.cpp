@@ -71,6 +71,22 @@ Statistics statistics(const std::vector<double>& values, bool histogram = false)
     return s;
 }
 
+/// A kernel that exists to be observed.
+struct Example {
+    using Element = double;
+    static constexpr const char* name = "example";
+    static constexpr const char* channels[] = {"output", "aside", "unused"};
+    static constexpr const char* sums[] = {"first", "second"};
+    static constexpr const char* identities[] = {"left", "right"};
+    using ObservesPair = void;
+    using ObservesHeads = void;
+};
+struct Plain {
+    using Element = double;
+    static constexpr const char* name = "plain";
+    static constexpr const char* channels[] = {"output"};
+};
+
 TEST(Recorder, NamesSites) {
     EXPECT_EQ((Site{"attn.qkv", 3}).full_name(), "h.3.attn.qkv");
     EXPECT_EQ((Site{"wte"}).full_name(), "wte");
@@ -126,6 +142,147 @@ TEST(Recorder, TellsTheFirstNonFiniteValueInTime) {
     recorder.record({"new"}, "k", "x", statistics({-INFINITY}));
     ASSERT_NE(recorder.first_nonfinite(), nullptr);
     EXPECT_EQ(recorder.first_nonfinite()->site, "new");
+}
+
+TEST(Recorder, LooksNoCloserThanTheLimit) {
+    Recorder recorder{ProbePlan("full:a,moments:b")};
+    const Site a{"a"}, b{"b"}, c{"c"};
+    const auto tiers = [&] { return std::vector{recorder.tier(a), recorder.tier(b), recorder.tier(c)}; };
+    EXPECT_EQ(tiers(), (std::vector{Tier::Full, Tier::Moments, Tier::Off}));
+    recorder.limit(Tier::Moments);
+    EXPECT_EQ(tiers(), (std::vector{Tier::Moments, Tier::Moments, Tier::Off}));
+    EXPECT_EQ(recorder.look<Plain>(a, 3, 4).tier, Tier::Moments);
+    recorder.limit(Tier::Off);
+    EXPECT_EQ(tiers(), (std::vector{Tier::Off, Tier::Off, Tier::Off}));
+    EXPECT_EQ(recorder.look<Plain>(a, 3, 4).tier, Tier::Off);
+    recorder.clear();
+    EXPECT_EQ(recorder.tier(a), Tier::Off);
+    recorder.limit(Tier::Full);
+    EXPECT_EQ(tiers(), (std::vector{Tier::Full, Tier::Moments, Tier::Off}));
+}
+
+TEST(Recorder, SamplesAtMost128RowsOfMatricesOfTheSitesThatWereNamed) {
+    const Recorder recorder{ProbePlan("moments:quiet,full:*"), "h.*.mlp.fc,quiet"};
+    const Site fc{"mlp.fc", 2};
+    const auto step = [&](const Site& site, int64_t rows, int64_t columns) {
+        const Look look = recorder.look<Plain>(site, rows, columns);
+        EXPECT_EQ(look.rows, rows);
+        EXPECT_EQ(look.columns, columns);
+        return look.row_step;
+    };
+    for (const auto& [rows, expected] : {std::pair<int64_t, int64_t>{1, 1}, {128, 1}, {129, 2}, {1000, 8}})
+        EXPECT_EQ(step(fc, rows, 5), expected);
+    EXPECT_EQ(step(fc, 100, 0), 0);                              // no matrix
+    EXPECT_EQ(step({"mlp.fc"}, 100, 5), 0);                      // not named
+    EXPECT_EQ(step({"quiet"}, 100, 5), 0);                       // not at full
+    EXPECT_EQ(step({"mlp.fc", 2, Phase::Backward}, 100, 5), 0);  // not of the forward phase
+    const Recorder nobody{ProbePlan("full")};
+    EXPECT_EQ(nobody.look<Plain>(fc, 100, 5).row_step, 0);
+}
+
+TEST(Recorder, OrdersAFaultOfTheOneChannelThatWasNamed) {
+    Recorder recorder{ProbePlan("off")};
+    const Site site{"mlp.fc", 2, Phase::Backward};
+    const auto channel = [&](const Site& at) { return recorder.look<Example>(at, 1, 1).fault.channel; };
+    EXPECT_EQ(channel(site), -1);
+    recorder.inject({"h.2.mlp.fc", Phase::Backward, "example", "aside", 5, 7, 1.5});
+    recorder.clear();
+    recorder.take();
+    const Fault fault = recorder.look<Example>(site, 1, 1).fault;
+    EXPECT_EQ(fault.channel, 1);
+    EXPECT_EQ(fault.row, 5);
+    EXPECT_EQ(fault.column, 7);
+    EXPECT_EQ(fault.value, 1.5);
+    EXPECT_EQ(channel({"mlp.fc", 1, Phase::Backward}), -1);
+    EXPECT_EQ(channel({"mlp.fc", 2}), -1);
+    EXPECT_EQ(channel(site.of(".weight")), -1);
+    EXPECT_EQ(recorder.look<Plain>(site, 1, 1).fault.channel, -1);
+    recorder.inject({"h.2.mlp.fc", Phase::Backward, "example", "nothing", 5, 7, 1.5});
+    EXPECT_EQ(channel(site), -1);
+}
+
+TEST(Recorder, KeepsWhatALaunchShowedOfItsChannels) {
+    Recorder recorder{ProbePlan("moments")};
+    const Site site{"mlp.fc", 2};
+    Seen<Example> seen;
+    seen.channels[0] = statistics({1, 3});
+    seen.channels[1] = statistics({NAN});
+    seen.sums[0] = 5, seen.sums[1] = 6;
+    recorder.record(site, std::move(seen));
+    ASSERT_EQ(recorder.records().size(), 2u);  // the third channel saw nothing
+    EXPECT_STREQ(recorder.records()[0].channel, "output");
+    EXPECT_EQ(recorder.records()[0].moments().mean, 2);
+    EXPECT_STREQ(recorder.records()[1].channel, "aside");
+    EXPECT_EQ(recorder.records()[1].moments().nans, 1);
+    EXPECT_EQ(recorder.first_nonfinite(), &recorder.records()[1]);
+
+    ASSERT_NE(recorder.find(site, "example"), nullptr);
+    EXPECT_STREQ(recorder.find(site, "example")->channel, "output");
+    EXPECT_EQ(recorder.find(site, "plain"), nullptr);
+    EXPECT_EQ(recorder.find({"mlp.fc", 1}, "example"), nullptr);
+    EXPECT_EQ(recorder.find({"mlp.fc", 2, Phase::Update}, "example"), nullptr);
+
+    ASSERT_NE(recorder.sums(site), nullptr);
+    EXPECT_EQ(recorder.sums(site)[1], 6);
+    EXPECT_EQ(recorder.sums({"mlp.fc", 2, Phase::Backward}), nullptr);
+    EXPECT_EQ(recorder.sums({"mlp.fc", 3}), nullptr);
+}
+
+TEST(Recorder, KeepsTheSumsOfTheLastLaunchOfASite) {
+    Recorder recorder{ProbePlan("moments")};
+    const Site a{"a"}, b{"b"};
+    for (double micro : {1.0, 2.0}) {
+        for (const Site& site : {a, b}) {
+            Seen<Example> seen;
+            seen.sums[0] = micro, seen.sums[1] = site.name[0];
+            recorder.record(site, std::move(seen));
+            recorder.record(site, Seen<Plain>());  // has no sums and takes none away
+        }
+    }
+    EXPECT_EQ(recorder.sums(a)[0], 2);
+    EXPECT_EQ(recorder.sums(a)[1], 'a');
+    EXPECT_EQ(recorder.sums(b)[1], 'b');
+    recorder.clear();
+    EXPECT_EQ(recorder.sums(a), nullptr);
+}
+
+TEST(Recorder, HandsOverEverythingOnceAndStartsAfresh) {
+    Recorder recorder{ProbePlan("full")};
+    const Site site{"a"};
+    for (double offset : {0.0, 100.0}) {
+        Seen<Example> seen;
+        seen.channels[0] = statistics({offset + 1, NAN}, true);
+        const double value = offset + 2;
+        seen.channels[0].columns = std::make_unique<Columns>();
+        seen.channels[0].columns->add(0, &value, 1);
+        seen.head(0).add({1, offset, offset, 1, 0, 1, 1}, 1);
+        seen.residuals[1].add(3, offset + 3, 1);
+        seen.pair.merge({true, 1, 1, 1});
+        recorder.record(site, std::move(seen));
+        recorder.observation().measures.push_back({"of another", offset});
+        ASSERT_NE(recorder.first_nonfinite(), nullptr);
+
+        const Observation all = recorder.take();
+        ASSERT_EQ(all.records.size(), 1u);
+        EXPECT_EQ(all.records[0].moments().mean, offset + 1);
+        ASSERT_EQ(all.heads.size(), 1u);
+        EXPECT_EQ(all.heads[0].max_logit, offset);
+        ASSERT_EQ(all.residuals.size(), 1u);
+        EXPECT_EQ(all.residuals[0].value, offset + 3);
+        ASSERT_EQ(all.streams.size(), 1u);
+        EXPECT_EQ(all.streams[0].write_rms, std::sqrt(0.5));
+        ASSERT_EQ(all.channels.size(), 1u);
+        ASSERT_EQ(all.measures.size(), 1u);
+        EXPECT_EQ(all.measures[0].value, offset);
+
+        EXPECT_TRUE(recorder.records().empty());
+        EXPECT_EQ(recorder.first_nonfinite(), nullptr);
+        EXPECT_EQ(recorder.sums(site), nullptr);
+        EXPECT_EQ(recorder.find(site, "example"), nullptr);
+    }
+    const Observation nothing = recorder.take();
+    EXPECT_TRUE(nothing.records.empty() && nothing.heads.empty() && nothing.residuals.empty());
+    EXPECT_TRUE(nothing.streams.empty() && nothing.channels.empty() && nothing.measures.empty());
 }
 
 /// A run.db in a directory of its own.

@@ -13,9 +13,9 @@ namespace {
 
 /// f(pointer, at) for all values.
 template <class T, class F>
-HOST void each(const Block<T>* blocks, int count, F&& f) {
+HOST void each(const Region<T>* blocks, int count, F&& f) {
     for (int b = 0; b < count; ++b) {
-        const Block<T> block = blocks[b];
+        const Region<T> block = blocks[b];
         for (int64_t r = 0; r < block.rows; ++r) {
             const T* row = block.p + r * block.stride;
             Lane{}.each(block.columns, [&](auto at) { f(row, at); });
@@ -93,7 +93,7 @@ class Extremes {
 };
 
 template <class T>
-int64_t size_of(const Block<T>* blocks, int count) {
+int64_t size_of(const Region<T>* blocks, int count) {
     int64_t n = 0;
     for (int b = 0; b < count; ++b) n += blocks[b].rows * blocks[b].columns;
     return n;
@@ -107,7 +107,7 @@ int64_t size_of(const Block<T>* blocks, int count) {
 /// A power of two near the largest value, and a shift near the mean. Returns false when a value is not
 /// finite.
 template <class T>
-bool RunningMoments<T>::choose_shift(const Block<T>* blocks, int count) {
+bool RunningMoments<T>::choose_shift(const Region<T>* blocks, int count) {
     settle();
     Sum<Lane, T> poison;
     Largest<Lane, T> most;
@@ -133,7 +133,7 @@ bool RunningMoments<T>::choose_shift(const Block<T>* blocks, int count) {
 /// One pass of power sums. Returns false, with nothing added, when shift or unit do not suit these values
 /// (with `any_shift` they are taken as they are).
 template <class T>
-bool RunningMoments<T>::pass(const Block<T>* blocks, int count, bool any_shift) {
+bool RunningMoments<T>::pass(const Region<T>* blocks, int count, bool any_shift) {
     const int64_t n = size_of(blocks, count);
     Sum<Lane, T> s1, s2, s3, s4;
     Extremes<T> extremes;
@@ -181,7 +181,7 @@ bool RunningMoments<T>::pass(const Block<T>* blocks, int count, bool any_shift) 
 }
 
 template <class T>
-void RunningMoments<T>::add(const Block<T>* blocks, int count) {
+void RunningMoments<T>::add(const Region<T>* blocks, int count) {
     if (size_of(blocks, count) == 0) return;
     if (has_shift_ && pass(blocks, count, false)) return;
     if (choose_shift(blocks, count) && pass(blocks, count, true)) return;

@@ -12,7 +12,7 @@ namespace wobble {
 /// Values in memory: `rows` rows of `columns` values, `stride` apart, that stand at `row`, `column` of what
 /// is observed.
 template <class T>
-struct Block {
+struct Region {
     const T* p;
     int64_t stride, row, column, rows, columns;
 };
@@ -27,7 +27,7 @@ template <class T>
 class RunningMoments {
   public:
     /// Adds the values of some blocks. When one of them is not finite they are gone through one by one.
-    void add(const Block<T>* blocks, int count);
+    void add(const Region<T>* blocks, int count);
 
     /// Everything that was added, merged into `moments`.
     void finish(Moments& moments) {
@@ -39,8 +39,8 @@ class RunningMoments {
   private:
     static constexpr int width = Lane::width;
 
-    bool choose_shift(const Block<T>* blocks, int count);
-    bool pass(const Block<T>* blocks, int count, bool any_shift);
+    bool choose_shift(const Region<T>* blocks, int count);
+    bool pass(const Region<T>* blocks, int count, bool any_shift);
     /// Moves what stands in power sums to `settled_`.
     void settle();
 
@@ -59,7 +59,7 @@ class RunningMoments {
 
 /// Adds the values of a block to `moments`, as above.
 template <class T>
-void add_block(const Block<T>& block, Moments& moments) {
+void add_block(const Region<T>& block, Moments& moments) {
     RunningMoments<T> running;
     running.add(&block, 1);
     running.finish(moments);

@@ -141,7 +141,7 @@ class BlockProbe {
         store(p, At<N>{0}, value);
         queue.aside += N;
         if (queue.count > 0) {
-            Block<A>& last = queue.blocks[queue.count - 1];
+            Region<A>& last = queue.blocks[queue.count - 1];
             if (last.row == row && last.column + last.columns == at.index) {
                 last.columns += N;
                 return value;
@@ -175,7 +175,7 @@ class BlockProbe {
     static constexpr int enough = 4096, most_blocks = 64, most_aside = 1024;
 
     struct Queue {
-        Block<A> blocks[most_blocks];
+        Region<A> blocks[most_blocks];
         int count = 0, aside = 0;
         int64_t values = 0;
         RunningMoments<A> moments;
@@ -211,7 +211,7 @@ class BlockProbe {
             }
         };
         for (int i = 0; i < queue.count; ++i) {
-            const Block<A>& block = queue.blocks[i];
+            const Region<A>& block = queue.blocks[i];
             for (int64_t r = 0; r < block.rows; ++r) {
                 const A* values = block.p + r * block.stride;
                 gather(values, block.columns);

@@ -63,7 +63,7 @@ TEST(ProbePlan, RefusesWhatIsNoListOfTiersInOneLine) {
 
 Statistics statistics(const std::vector<double>& values, bool histogram = false) {
     Statistics s;
-    add_block(Block<double>{values.data(), 0, 2, 0, 1, int64_t(values.size())}, s.moments);
+    add_block(Region<double>{values.data(), 0, 2, 0, 1, int64_t(values.size())}, s.moments);
     if (histogram) {
         s.histogram = std::make_unique<Histogram>();
         add_block(values.data(), int(values.size()), *s.histogram);

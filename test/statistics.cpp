@@ -42,7 +42,7 @@ Values<T> alternating(int n, T a, T b) {
 template <class T>
 struct Matrix {
     std::vector<T> memory;
-    std::vector<Block<T>> blocks;  // whole rows, and the ragged one
+    std::vector<Region<T>> blocks;  // whole rows, and the ragged one
     int64_t columns;
 
     Matrix(const Values<T>& values, int64_t width, int64_t gap) : columns(std::max<int64_t>(width, 1)) {
@@ -59,7 +59,7 @@ struct Matrix {
     std::pair<int64_t, int64_t> place(int64_t i) const { return {3 + i / columns, 100 + i % columns}; }
     int64_t additions() const {
         int64_t sum = 0;
-        for (const Block<T>& b : blocks) sum += Rounding::additions(b.rows, b.columns);
+        for (const Region<T>& b : blocks) sum += Rounding::additions(b.rows, b.columns);
         return sum;
     }
 };
@@ -208,7 +208,7 @@ TYPED_TEST(BlockMoments, KeepNonFiniteValuesApartAndKnowTheFirst) {
                     const Matrix<T> good(before, 50, 0);
                     const auto both = joined<T>({before, values});
                     const auto rounding = Rounding::blocks<T>(good.additions(), int64_t(both.size()));
-                    std::vector<Block<T>> blocks = good.blocks;
+                    std::vector<Region<T>> blocks = good.blocks;
                     blocks.insert(blocks.end(), matrix.blocks.begin(), matrix.blocks.end());
                     RunningMoments<T> together, apart;
                     together.add(blocks.data(), int(blocks.size()));
@@ -234,8 +234,8 @@ TYPED_TEST(BlockMoments, TellThePositionInTheFirstBlockThatHasOne) {
     const Matrix<T> finite(good, 10, 0), other(bad, 10, 0);
     finite.add_to(running);
     other.add_to(running);
-    std::vector<Block<T>> later = other.blocks;
-    for (Block<T>& block : later) block.row = 0, block.column = 0;
+    std::vector<Region<T>> later = other.blocks;
+    for (Region<T>& block : later) block.row = 0, block.column = 0;
     running.add(later.data(), int(later.size()));
     finite.add_to(running);
     const Moments m = finished(running);
@@ -324,7 +324,7 @@ TYPED_TEST(BlockMoments, AreTheSameForEverySplitIntoBlocksAndParts) {
                 size_t blocks = 0;
                 for (size_t begin = 0; begin < values.size(); begin += length) {
                     const size_t n = std::min(length, values.size() - begin);
-                    const Block<T> block{&values[begin], 0, 0, int64_t(begin), 1, int64_t(n)};
+                    const Region<T> block{&values[begin], 0, 0, int64_t(begin), 1, int64_t(n)};
                     running.add(&block, 1);
                     if (++blocks % blocks_in_a_part == 0) {
                         running.finish(merged);
@@ -347,7 +347,7 @@ TYPED_TEST(BlockMoments, OfOneBlockAreMergedIntoWhatIsThere) {
     const Values<T> first = normal<T>(300, 2, 1), second = normal<T>(500, -7, 3);
     Moments m;
     for (const auto& values : {first, second}) {
-        add_block(Block<T>{values.data(), 0, 0, 0, 1, int64_t(values.size())}, m);
+        add_block(Region<T>{values.data(), 0, 0, 0, 1, int64_t(values.size())}, m);
     }
     expect_moments(m, joined<T>({first, second}), Rounding::blocks<T>(Rounding::additions(1, 500), 2));
 }

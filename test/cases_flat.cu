@@ -128,7 +128,8 @@ double rounded_to_bf16(double x) {
 /// update. g errs by one rounding, the moments by a few, v̂ by a few and its root by half of that. A row of
 /// 4,096 is added up in the kernel's precision, 256 to a lane; 4 √256 units as for other sums.
 std::vector<ObservedSum> adamw_sums(const reference::AdamW& options, int64_t step, const Values& g,
-                                    const Named& before, const Named& after, const Values& update) {
+                                    const Named& before, const Named& after, const Values& update,
+                                    double per_unit) {
     double gg = 0, gm = 0, gm_size = 0, mm = 0, mm_size = 0, wg = 0, wg_size = 0, ww = 0, ratio = 0,
            distance = 0;
     double distance_size = 0;
@@ -154,6 +155,9 @@ std::vector<ObservedSum> adamw_sums(const reference::AdamW& options, int64_t ste
         lost += update[i] != 0 && new_w == w;
         lost_in_bf16 += update[i] != 0 && rounded_to_bf16(new_w) == rounded_to_bf16(w);
     }
+    // Gradient and momentum are in units, powers of two.
+    gg *= per_unit * per_unit, gm *= per_unit * per_unit, mm *= per_unit * per_unit, wg *= per_unit;
+    gm_size *= per_unit * per_unit, mm_size *= per_unit * per_unit, wg_size *= per_unit;
     constexpr double sum = 4 * 16 + 8;
     return {{"g g", gg, (4 + sum) * gg},
             {"g m", gm, (8 + sum) * gm_size},
@@ -176,6 +180,7 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
     const reference::AdamW options{
         .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
     const int64_t rows = flat_rows(n);
+    const double per_unit = clip == 1 ? 1 : 64;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const bool fresh = step == 1;  // then the moments are zero
         Values v = random_values(seed + "v", n, 0.1);
@@ -209,6 +214,7 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
                         .one_minus_beta2 = A(1 - options.beta2),
                         .bias1 = A(1 / (1 - std::pow(options.beta1, double(step)))),
                         .bias2 = A(1 / (1 - std::pow(options.beta2, double(step)))),
+                        .per_unit = A(per_unit),
                         .initial = at.get<E>("initial")},
                {"case"});
     });
@@ -248,7 +254,7 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
     // root's ε keeps near 1.
     c.observed = {{"update", [=](const Named& before, const Named&) { return update(before); }, 16}};
     c.sums = [=](const Named& before, const Named& after) {
-        return adamw_sums(options, step, clipped(before), before, after, update(before));
+        return adamw_sums(options, step, clipped(before), before, after, update(before), per_unit);
     };
     return c;
 }

@@ -20,6 +20,7 @@ struct ObservedChannel {
     double roundings = 0;
     /// Of what size the roundings are; null: of the largest value's.
     std::function<double(const Named& before, const Named& after)> scale = nullptr;
+    bool wide = false;  // what it sees is float64 in both precisions
 };
 
 /// One of a kernel's sums.

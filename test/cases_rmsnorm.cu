@@ -1,0 +1,225 @@
+// Kernel cases of RMS norm.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/reduce.h"
+#include "kernels/rmsnorm.h"
+#include "probes/launch.h"
+#include "test/naive.h"
+
+namespace wobble::test {
+
+namespace {
+
+constexpr double epsilon = 1e-5;
+
+enum class Stream { None, Apart, InPlace };
+
+struct RMSNorm {
+    Values y, rstd;
+};
+RMSNorm rmsnorm_reference(const Values& x, const Values& weight, int64_t rows, int64_t C) {
+    RMSNorm result;
+    for (int64_t r = 0; r < rows; ++r) {
+        double squares = 0;
+        for (int64_t c = 0; c < C; ++c) squares += x[r * C + c] * x[r * C + c];
+        result.rstd.push_back(1 / std::sqrt(squares / double(C) + epsilon));
+        for (int64_t c = 0; c < C; ++c)
+            result.y.push_back(x[r * C + c] * result.rstd[size_t(r)] * (weight.empty() ? 1 : weight[c]));
+    }
+    return result;
+}
+
+/// From the derivative of x_i · (mean(x²) + ε)^(-1/2): dx_j = g_j rstd - x_j rstd³ Σ_i g_i x_i / C. dresidual
+/// may be empty.
+Named rmsnorm_gradients(const Values& dy, const Values& x, const Values& weight, const Values& dresidual,
+                        int64_t rows, int64_t C) {
+    const Values rstd = rmsnorm_reference(x, {}, rows, C).rstd;
+    Values dx, dweight(size_t(C), 0.0);
+    for (int64_t r = 0; r < rows; ++r) {
+        const double* row = x.data() + r * C;
+        const double* grad = dy.data() + r * C;
+        double product = 0;
+        for (int64_t c = 0; c < C; ++c) product += grad[c] * weight[c] * row[c] / double(C);
+        for (int64_t c = 0; c < C; ++c) {
+            const double own = grad[c] * weight[c] * rstd[r] - row[c] * product * std::pow(rstd[r], 3);
+            dx.push_back(own + (dresidual.empty() ? 0 : dresidual[r * C + c]));
+            dweight[c] += grad[c] * row[c] * rstd[r];
+        }
+    }
+    return {{"dx", dx}, {"dweight", dweight}};
+}
+
+template <class T>
+Named naive_rmsnorm_forward(const Named& given, int64_t rows, int64_t C) {
+    const auto x = naive::as<T>(given, {"x"}), weight = naive::as<T>(given, {"weight"});
+    auto y = naive::zeros<T>(rows * C), rstd = naive::zeros<T>(rows);
+    for (int64_t r = 0; r < rows; ++r) {
+        T squares = 0;
+        for (int64_t c = 0; c < C; ++c) squares += x[r * C + c] * x[r * C + c];
+        rstd[r] = 1 / std::sqrt(squares / T(C) + T(epsilon));
+        for (int64_t c = 0; c < C; ++c) y[r * C + c] = x[r * C + c] * rstd[r] * weight[c];
+    }
+    return {{"y", naive::back(y)}, {"rstd", naive::back(rstd)}};
+}
+
+template <class T>
+Named naive_rmsnorm_backward(const Named& given, int64_t rows, int64_t C) {
+    const auto x = naive::as<T>(given, {"x"}), weight = naive::as<T>(given, {"weight"});
+    const auto dy = naive::as<T>(given, {"dy"}), rstd = naive::as<T>(given, {"rstd"});
+    const auto residual = naive::as<T>(given, {"dresidual", "dx"});
+    auto dx = naive::zeros<T>(rows * C), dweight = naive::zeros<T>(C);
+    for (int64_t r = 0; r < rows; ++r) {
+        T sum = 0;
+        for (int64_t c = 0; c < C; ++c) sum += dy[r * C + c] * weight[c] * (x[r * C + c] * rstd[r]);
+        for (int64_t c = 0; c < C; ++c) {
+            const T normalised = x[r * C + c] * rstd[r];
+            dx[r * C + c] = (dy[r * C + c] * weight[c] - normalised * (sum / T(C))) * rstd[r];
+            if (!residual.empty()) dx[r * C + c] += residual[r * C + c];
+            dweight[c] += dy[r * C + c] * normalised;
+        }
+    }
+    return {{"dx", naive::back(dx)}, {"dweight", naive::back(dweight)}};
+}
+
+KernelCase rmsnorm_forward(int64_t rows, int64_t C) {
+    KernelCase c;
+    c.name = label("rmsnorm_forward", "rows", rows, "C", C);
+    c.terms = C;
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("x", random_values(seed + "x", rows * C, 2, 0.5)),
+                in("weight", random_values(seed + "weight", C, 0.5, 1)), out("y", rows * C),
+                out("rstd", rows, Kind::Sum)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        using A = Accumulator<E>;
+        launch(context, rows,
+               RMSNormForward<E>{.x = at.get<E>("x"),
+                                 .weight = at.get<E>("weight"),
+                                 .y = at.get<E>("y"),
+                                 .rstd = at.get<A>("rstd"),
+                                 .C = C,
+                                 .epsilon = A(epsilon)},
+               {"case"});
+    });
+    c.reference = [=](const Named& given) -> Named {
+        const RMSNorm norm = rmsnorm_reference(given.at("x"), given.at("weight"), rows, C);
+        return {{"y", norm.y}, {"rstd", norm.rstd}};
+    };
+    set_naive(c, [=](const Named& given, auto zero) {
+        return naive_rmsnorm_forward<decltype(zero)>(given, rows, C);
+    });
+    c.observed = {sees("output", "y"),
+                  sees("rstd", "rstd"),
+                  {"kurtosis",
+                   [=](const Named& before, const Named&) {
+                       return kurtosis_of_rows(before.at("x"), rows, C, false, epsilon);
+                   },
+                   16 + 2 * std::sqrt(double(C))}};
+    c.matrix = "y", c.columns = C;
+    return c;
+}
+
+/// Σ dx · x of the norm's own share of dx, as rstd is given, less what epsilon makes of it.
+ObservedIdentity rmsnorm_identity(const Named& before, int64_t rows, int64_t C) {
+    const Values &x = before.at("x"), &weight = before.at("weight"), &dy = before.at("dy");
+    ObservedIdentity along{"rmsnorm_backward", "sum dx * x", {}, {}, {}};
+    for (int64_t r = 0; r < rows; ++r) {
+        const double rstd = before.at("rstd")[r];
+        double sum = 0, size = 0, squares = 0;
+        for (int64_t c = 0; c < C; ++c) {
+            const double normalised = x[r * C + c] * rstd, gx = dy[r * C + c] * weight[c] * normalised;
+            sum += gx, size += std::abs(gx), squares += normalised * normalised;
+        }
+        const double mean = sum / double(C);
+        along.residuals.push_back(sum - mean * squares - mean * double(C) * epsilon * rstd * rstd);
+        along.scales.push_back(size + std::abs(mean) * squares);
+        along.uncertainties.push_back(2 * (4 + std::sqrt(double(C))) * size *
+                                      (1 + squares / double(C) + epsilon * rstd * rstd));
+    }
+    return along;
+}
+
+KernelCase rmsnorm_backward(int64_t rows, int64_t C, Stream residual) {
+    KernelCase c;
+    c.name = label(residual == Stream::None    ? "rmsnorm_backward"
+                   : residual == Stream::Apart ? "rmsnorm_backward_residual"
+                                               : "rmsnorm_backward_in_place",
+                   "rows", rows, "C", C);
+    if (residual == Stream::None) c.forward = label("rmsnorm_forward", "rows", rows, "C", C);
+    c.terms = std::max(rows, C);
+    const int64_t chunks = chunk_count(rows);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        const Values x = random_values(seed + "x", rows * C, 2, 0.5);
+        const Values stream = random_values(seed + "dresidual", rows * C);
+        std::vector<Operand> operands{in("x", x),
+                                      in("weight", random_values(seed + "weight", C, 0.5, 1)),
+                                      in("rstd", rmsnorm_reference(x, {}, rows, C).rstd, Kind::Sum),
+                                      in("dy", random_values(seed + "dy", rows * C)),
+                                      out("dweight_chunks", chunks * C, Kind::Sum),
+                                      out("dweight", C, Kind::Sum)};
+        if (residual == Stream::Apart) operands.push_back(in("dresidual", stream));
+        operands.push_back(residual == Stream::InPlace ? in_out("dx", stream) : out("dx", rows * C));
+        return operands;
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        using A = Accumulator<E>;
+        launch(context, chunks,
+               RMSNormBackward<E>{.x = at.get<E>("x"),
+                                  .weight = at.get<E>("weight"),
+                                  .rstd = at.get<A>("rstd"),
+                                  .dy = at.get<E>("dy"),
+                                  .dresidual = residual == Stream::None      ? nullptr
+                                               : residual == Stream::InPlace ? at.get<E>("dx")
+                                                                             : at.get<E>("dresidual"),
+                                  .dx = at.get<E>("dx"),
+                                  .dweight_chunks = at.get<A>("dweight_chunks"),
+                                  .rows = rows,
+                                  .C = C,
+                                  .epsilon = A(epsilon)},
+               {"case"});
+        launch(context, SumChunks<E>::teams(C),
+               SumChunks<E>{.chunks = at.get<A>("dweight_chunks"),
+                            .out = at.get<A>("dweight"),
+                            .count = chunks,
+                            .C = C,
+                            .accumulate = false},
+               {"case", -1, Phase::Backward, "dweight"});
+    });
+    c.reference = [=](const Named& given) -> Named {
+        const Values stream = any_of(given, {"dresidual", "dx"});
+        Named result = rmsnorm_gradients(given.at("dy"), given.at("x"), given.at("weight"), stream, rows, C);
+        const Values &weight = given.at("weight"), &dy = given.at("dy");
+        double scale = 0;
+        for (int64_t i = 0; i < rows * C; ++i)
+            scale = std::max(scale, std::abs(dy[i] * weight[i % C] * given.at("rstd")[i / C]));
+        result["|dx|"] = {scale + largest_magnitude(stream)};
+        result["|dweight|"] = {largest_magnitude(dy)};
+        return result;
+    };
+    set_naive(c, [=](const Named& given, auto zero) {
+        return naive_rmsnorm_backward<decltype(zero)>(given, rows, C);
+    });
+    c.observed = {sees("output", "dx"), sees("output", "dweight")};
+    c.matrix = "dx", c.columns = C;
+    c.identities = [=](const Named& before) -> std::vector<ObservedIdentity> {
+        return {rmsnorm_identity(before, rows, C)};
+    };
+    c.breaks = {"rstd"};
+    return c;
+}
+
+}  // namespace
+
+void add_rmsnorm_cases(std::vector<KernelCase>& table) {
+    const int64_t norms[][2] = {{1, 1}, {17, 1}, {3, 7}, {15, 48}, {17, 200}, {99, 768}, {165, 48}};
+    for (const auto& [rows, C] : norms) {
+        table.push_back(rmsnorm_forward(rows, C));
+        for (Stream stream : {Stream::None, Stream::Apart, Stream::InPlace})
+            table.push_back(rmsnorm_backward(rows, C, stream));
+    }
+}
+
+}  // namespace wobble::test

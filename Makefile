@@ -56,7 +56,7 @@ empty :=
 comma := ,
 space := $(empty) $(empty)
 NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -diag-suppress 1675 $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
-            -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror' -I.
+            -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror -Wno-restrict' -I.
 
 ifeq ($(CUDA),1)
 LINK       = $(NVCC) -Xcompiler '$(HOST)'

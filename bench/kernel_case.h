@@ -65,28 +65,40 @@ inline std::string dimensions(std::initializer_list<int64_t> sizes) {
     return text;
 }
 
-/// A kernel launched over its rows. `make(operands)` is the kernel.
-template <class Make>
-KernelCase over_rows(const char* role, std::string shape, Cost cost, int64_t rows, Make make) {
-    using Kernel = std::invoke_result_t<Make, Operands&>;
+namespace detail {
+
+// The kernel's type is read off the lambda's call operator: nvcc has no name for the result of calling it.
+template <class Kernel, class Make, class Launch>
+KernelCase kernel_case(Kernel (Make::*)(Operands&) const, const char* role, std::string shape, Cost cost,
+                       Make make, Launch launch_it) {
     return {Kernel::name, role, std::move(shape), Precision<typename Kernel::Element>::name, cost, [=] {
                 auto operands = std::make_shared<Operands>();
                 const Kernel kernel = make(*operands);
-                return Prepared{[=](Context& context) { launch(context, rows, kernel, {"bench"}); },
+                return Prepared{[=](Context& context) { launch_it(context, kernel); },
                                 [operands] { operands->reset(); }};
             }};
+}
+template <class Kernel>
+void launch_over(Context& context, int64_t rows, const Kernel& kernel) {
+    launch(context, rows, kernel, {"bench"});
+}
+
+}  // namespace detail
+
+/// A kernel launched over its rows. `make(operands)` is the kernel.
+template <class Make>
+KernelCase over_rows(const char* role, std::string shape, Cost cost, int64_t rows, Make make) {
+    return detail::kernel_case(
+        &Make::operator(), role, std::move(shape), cost, make,
+        [rows](Context& context, const auto& kernel) { detail::launch_over(context, rows, kernel); });
 }
 
 /// A kernel that spreads its work over the threads itself.
 template <class Make>
 KernelCase as_a_whole(const char* role, std::string shape, Cost cost, Make make) {
-    using Kernel = std::invoke_result_t<Make, Operands&>;
-    return {Kernel::name, role, std::move(shape), Precision<typename Kernel::Element>::name, cost, [=] {
-                auto operands = std::make_shared<Operands>();
-                const Kernel kernel = make(*operands);
-                return Prepared{[=](Context& context) { launch(context, kernel, {"bench"}); },
-                                [operands] { operands->reset(); }};
-            }};
+    return detail::kernel_case(
+        &Make::operator(), role, std::move(shape), cost, make,
+        [](Context& context, const auto& kernel) { launch(context, kernel, {"bench"}); });
 }
 
 /// Parts of the table, one file each.

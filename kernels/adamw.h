@@ -35,9 +35,9 @@ struct AdamW {
     /// an update that is not 0, one of those that left the weight as it was, or would have in bfloat16; Σ (w
     /// - initial)² after the update.
     enum Quantity { Gg, Gm, Mm, Wg, Ww, Ratio, BelowEpsilon, Updated, Lost, LostInBf16, Distance };
-    static constexpr const char* sums[] = {"g g",  "g m",          "m m",           "w g",
-                                           "w w",  "g g / v",      "below epsilon", "updated",
-                                           "lost", "lost in bf16", "distance"};
+    static constexpr const char* sums[11] = {"g g",  "g m",          "m m",           "w g",
+                                             "w w",  "g g / v",      "below epsilon", "updated",
+                                             "lost", "lost in bf16", "distance"};
 
     T* weight;               // [n]
     const A* gradient;       // [n], before clipping
@@ -100,6 +100,7 @@ struct AdamW {
         template <int N>
         HD void take(Pack<A, N> gradient, Pack<A, N> momentum, Pack<A, N> w, Pack<A, N> new_w,
                      Pack<A, N> update, Pack<A, N> root, A epsilon, A per_unit) {
+            constexpr A smallest = std::numeric_limits<A>::min();
             const auto none = splat<N>(A(0)), one = splat<N>(A(1)), edge = splat<N>(epsilon);
             const auto g = gradient * per_unit, m = momentum * per_unit;
             gg.add_product(g, g);
@@ -108,8 +109,7 @@ struct AdamW {
             wg.add_product(w, g);
             ww.add_product(w, w);
             // g / max(root, ε), squared: neither g² nor ε² may vanish. 0 / 0 is 0 here.
-            const auto share =
-                gradient / larger(root, splat<N>(larger(epsilon, std::numeric_limits<A>::min())));
+            const auto share = gradient / larger(root, splat<N>(larger(epsilon, smallest)));
             ratio.add_product(share, share);
             below += where_less(root, edge, one, none);
             const auto moves = where_less(none, magnitude(update), one, none);
@@ -128,7 +128,8 @@ struct AdamW {
                                 team.sum(ww),   team.sum(ratio),        team.sum(below),   team.sum(updated),
                                 team.sum(lost), team.sum(lost_in_bf16), team.sum(distance)};
             if (!team.leads()) return;
-            for (int i = 0; i < int(std::size(sums)); ++i) probe.sum(i, double(totals[i]));
+            constexpr int count = int(std::size(sums));
+            for (int i = 0; i < count; ++i) probe.sum(i, double(totals[i]));
         }
     };
 };

@@ -167,7 +167,7 @@ struct AttentionBackwardQuery {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOfDs };
-    static constexpr const char* identities[] = {"sum dS"};  // Σ_j ds_ij = 0
+    static constexpr const char* identities[1] = {"sum dS"};  // Σ_j ds_ij = 0
 
     const T* qkv;   // [B, T, 3C]
     const T* out;   // [B, T, C]

@@ -181,7 +181,7 @@ struct AttentionBackward {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOfDs };
-    static constexpr const char* identities[] = {"sum dS"};  // Σ_j ds_ij = 0; rows are [B, H, T]
+    static constexpr const char* identities[1] = {"sum dS"};  // Σ_j ds_ij = 0; rows are [B, H, T]
 
     const T* qkv;   // [B, T, 3C]
     const T* out;   // [B, T, C]

@@ -19,7 +19,7 @@ struct SoftmaxCrossEntropy {
     static constexpr const char* channels[] = {"loss",      "log_z",      "gradient",
                                                "max_logit", "mean_logit", "top_probability"};
     enum Identity { SumOfGradient };
-    static constexpr const char* identities[] = {"sum dlogits"};  // over the vocabulary: 0
+    static constexpr const char* identities[1] = {"sum dlogits"};  // over the vocabulary: 0
 
     const T* logits;         // [rows, V]
     const int32_t* targets;  // [rows], in [0, V) or -1

@@ -19,7 +19,7 @@ struct ColumnTotals {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOverRows };
-    static constexpr const char* identities[] = {"sum over rows"};
+    static constexpr const char* identities[1] = {"sum over rows"};
     static constexpr int64_t columns = 256;
 
     const T* x;  // [rows, C]

@@ -93,7 +93,7 @@ struct LayerNormBackward {
     /// Over the channels of a row, of the norm's own share of dx: Σ dx = 0 and Σ dx · x̂ = 0, less what
     /// epsilon makes of the latter.
     enum Identity { SumOfDx, DxTimesNormalised };
-    static constexpr const char* identities[] = {"sum dx", "sum dx * x_hat"};
+    static constexpr const char* identities[2] = {"sum dx", "sum dx * x_hat"};
 
     const T* x;          // [rows, C], the input of forward
     const T* weight;     // [C]

@@ -79,7 +79,7 @@ struct RMSNormBackward {
     /// Over the channels of a row, of the norm's own share of dx: Σ dx · x = 0, less what epsilon makes of
     /// it, which is rstd² · epsilon · Σ g · x̂.
     enum Identity { DxTimesX };
-    static constexpr const char* identities[] = {"sum dx * x"};
+    static constexpr const char* identities[1] = {"sum dx * x"};
 
     const T* x;          // [rows, C], the input of forward
     const T* weight;     // [C]

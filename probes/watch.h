@@ -29,6 +29,22 @@ struct Fault {
     }
 };
 
+namespace detail {
+
+// The arrays are declared with their sizes: nvcc does not look at an initialiser for that here.
+template <class Kernel>
+constexpr int sum_count() {
+    if constexpr (requires { Kernel::sums; }) return int(std::size(Kernel::sums));
+    else return 0;
+}
+template <class Kernel>
+constexpr int identity_count() {
+    if constexpr (requires { Kernel::identities; }) return int(std::size(Kernel::identities));
+    else return 0;
+}
+
+}  // namespace detail
+
 /// What a kernel lets a probe see, read off its declarations.
 template <class Kernel>
 struct Channels {
@@ -44,14 +60,8 @@ struct Channels {
 
     using A = typename ObservedBy<Kernel>::type;
     static constexpr int count = int(std::size(Kernel::channels));
-    static constexpr int sums = [] {
-        if constexpr (requires { Kernel::sums; }) return int(std::size(Kernel::sums));
-        else return 0;
-    }();
-    static constexpr int identities = [] {
-        if constexpr (requires { Kernel::identities; }) return int(std::size(Kernel::identities));
-        else return 0;
-    }();
+    static constexpr int sums = detail::sum_count<Kernel>();
+    static constexpr int identities = detail::identity_count<Kernel>();
     static constexpr bool pair = requires { typename Kernel::ObservesPair; };
     static constexpr bool heads = requires { typename Kernel::ObservesHeads; };
 };
@@ -111,7 +121,7 @@ class BlockProbe {
         settle_pair();
     }
 
-    bool full() const { return look_.tier == Tier::Full; }
+    HD bool full() const { return look_.tier == Tier::Full; }
 
     CALLS_HOST_CODE
     template <int N>
@@ -163,11 +173,12 @@ class BlockProbe {
             for (int i = 0; i < N; ++i) pair(splat<1>(value[i]), splat<1>(beside[i]));
         }
     }
-    void sum(int which, double value) { seen_.sums[which] += value; }
-    void residual(int identity, int64_t row, double value, double scale) {
+    HD void sum(int which, double value) { seen_.sums[which] += value; }
+    HD void residual(int identity, int64_t row, double value, double scale) {
         seen_.residuals[identity].add(row, value, scale);
     }
-    void query(int64_t head, const QueryStatistics& statistics) {
+    CALLS_HOST_CODE
+    HD void query(int64_t head, const QueryStatistics& statistics) {
         seen_.head(head).add(statistics, 1);  // probabilities are kept in the precision of the sum
     }
 

@@ -4,7 +4,6 @@
 //   w ← w - lr · ( m̂ / (sqrt(v̂) + ε) + decay · w ),        m̂ = m / (1 - β1^t),  v̂ = v / (1 - β2^t)
 #pragma once
 
-#include <iterator>
 #include <limits>
 
 #include "kernels/rows.h"
@@ -20,6 +19,9 @@ HD Pack<A, N> rounded_to_bf16(Pack<A, N> x) {
     const auto large = x * factor;
     return large - (large - x);
 }
+
+template <class A>
+constexpr A smallest_normal = std::numeric_limits<A>::min();
 
 /// One tensor, `length` elements per team. The sums of squares of update and weight come with it, for the
 /// step's record; a probe gets those of the optimizer's own quantities.
@@ -100,7 +102,6 @@ struct AdamW {
         template <int N>
         HD void take(Pack<A, N> gradient, Pack<A, N> momentum, Pack<A, N> w, Pack<A, N> new_w,
                      Pack<A, N> update, Pack<A, N> root, A epsilon, A per_unit) {
-            constexpr A smallest = std::numeric_limits<A>::min();
             const auto none = splat<N>(A(0)), one = splat<N>(A(1)), edge = splat<N>(epsilon);
             const auto g = gradient * per_unit, m = momentum * per_unit;
             gg.add_product(g, g);
@@ -109,7 +110,7 @@ struct AdamW {
             wg.add_product(w, g);
             ww.add_product(w, w);
             // g / max(root, ε), squared: neither g² nor ε² may vanish. 0 / 0 is 0 here.
-            const auto share = gradient / larger(root, splat<N>(larger(epsilon, smallest)));
+            const auto share = gradient / larger(root, splat<N>(larger(epsilon, smallest_normal<A>)));
             ratio.add_product(share, share);
             below += where_less(root, edge, one, none);
             const auto moves = where_less(none, magnitude(update), one, none);
@@ -128,8 +129,7 @@ struct AdamW {
                                 team.sum(ww),   team.sum(ratio),        team.sum(below),   team.sum(updated),
                                 team.sum(lost), team.sum(lost_in_bf16), team.sum(distance)};
             if (!team.leads()) return;
-            constexpr int count = int(std::size(sums));
-            for (int i = 0; i < count; ++i) probe.sum(i, double(totals[i]));
+            for (int i = 0; i <= Distance; ++i) probe.sum(i, double(totals[i]));
         }
     };
 };

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/rows.h"
 #include "kernels/team.h"
+#include "test/bf16.h"
 
 namespace wobble {
 namespace {
@@ -92,6 +94,33 @@ TEST(Arithmetic, PacksComputeElementByElement) {
         EXPECT_EQ(square_root(b)[i], std::sqrt(b[i]));
         EXPECT_EQ(hold(a, -2.0f, 3.0f)[i], std::min(std::max(a[i], -2.0f), 3.0f));
     }
+}
+
+TEST(Arithmetic, MagnitudesDropTheSignAndKeepNan) {
+    const auto x = pack_of<float, 16>([](int i) { return i - 5.5; });
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(magnitude(x)[i], std::abs(x[i]));
+    EXPECT_EQ(magnitude(splat<16>(-infinity))[3], infinity);
+    EXPECT_EQ(magnitude(splat<16>(-0.0f))[3], 0);
+    EXPECT_TRUE(std::isnan(magnitude(splat<16>(nan))[3]));
+    EXPECT_TRUE(std::isnan(magnitude(splat<16>(-nan))[3]));
+}
+
+// Every 1009th normal float of a magnitude whose multiple is finite, and every one halfway between two
+// numbers of bfloat16.
+TEST(Arithmetic, RoundsToBf16AsIntegersDo) {
+    const auto expect = [](uint32_t bits) {
+        const float x = std::bit_cast<float>(bits);
+        for (float signed_x : {x, -x}) {
+            const float rounded = rounded_to_bf16(splat<1>(signed_x))[0];
+            if (rounded != test::bf16(signed_x)) ADD_FAILURE() << signed_x << " became " << rounded;
+        }
+    };
+    for (uint32_t bits = 0x00800000; bits < 0x77000000; bits += 1009) expect(bits);
+    for (uint32_t bits = 0x00808000; bits < 0x77000000; bits += 0x10000) expect(bits);
+    EXPECT_EQ(rounded_to_bf16(splat<16>(1 + 0x1p-8))[5], 1.0);
+    EXPECT_EQ(rounded_to_bf16(splat<16>(1 + 0x1.8p-7))[5], 1 + 0x1p-6);
+    EXPECT_EQ(rounded_to_bf16(splat<16>(-1 - 0x1.0001p-8))[5], -1 - 0x1p-7);
+    EXPECT_EQ(rounded_to_bf16(splat<16>(0.0))[5], 0.0);
 }
 
 TEST(Arithmetic, SplatKeepsTheSignOfZeroAndNan) {

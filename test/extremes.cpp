@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "probes/recorder.h"
 #include "test/kernel_cases.h"
 
 namespace wobble::test {
@@ -38,9 +39,10 @@ class Extreme {
     /// The operands' values after rounding, and after a run.
     Named given() const { return Buffers(operands_, precision_).inputs(); }
     Named expected() const { return case_.reference(given()); }
-    Named run() const {
+    Named run(Recorder* recorder = nullptr) const {
         Buffers buffers(operands_, precision_);
         Context context(1);
+        context.recorder = recorder;
         case_.run(context, buffers, precision_);
         EXPECT_EQ(buffers.damage(), "");
         return buffers.values();
@@ -207,6 +209,66 @@ TEST(Extremes, LayerNormIsRightForHugeAndTinyValues) {
     }
 }
 
+TEST(Extremes, LayerNormHasNoKurtosisOfAConstantRow) {
+    for (Precision precision : precisions) {
+        for (const auto& shape : norms) {
+            for (double value : {0.0, 0.1, -3.0, 1000.0, 1e18}) {
+                Extreme norm(norm_case("layernorm_forward", shape), precision);
+                norm.repeat("x", {value});
+                Recorder recorder{ProbePlan("moments")};
+                norm.run(&recorder);
+                for (const Record& record : recorder.records())
+                    EXPECT_STRNE(record.channel, "kurtosis") << value << ", " << record.moments().mean;
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- RMS norm
+TEST(Extremes, RMSNormIsRightForHugeAndTinyValues) {
+    for (Precision precision : precisions) {
+        for (const auto& shape : norms) {
+            for (double size : {1e18, 1e-3, 1e-18, 1e-38}) {
+                SCOPED_TRACE(norm_case("", shape) + " of " + testing::PrintToString(size));
+                Extreme norm(norm_case("rmsnorm_forward", shape), precision);
+                Values& x = norm.operand("x");
+                x = random_values("sized", int64_t(x.size()), size);
+                const Named found = norm.run(), expected = norm.expected();
+                const double units = (4 + std::sqrt(double(shape[1]))) * unit_roundoff(precision);
+                // Below the normal numbers a unit is that of the smallest of them.
+                const double least = precision == Precision::Float32 ? 0x1p-149 : 0;
+                expect_near(found.at("y"), expected.at("y"),
+                            units * largest_magnitude(expected.at("y")) + least, "y");
+                expect_near(found.at("rstd"), expected.at("rstd"),
+                            units * largest_magnitude(expected.at("rstd")), "rstd");
+            }
+        }
+    }
+}
+
+TEST(Extremes, RMSNormOfZerosIsZeroAndItsBackwardFinite) {
+    for (Precision precision : precisions) {
+        for (const auto& shape : norms) {
+            Extreme forward(norm_case("rmsnorm_forward", shape), precision);
+            forward.repeat("x", {0, -0.0});
+            const double limit = 1 / std::sqrt(1e-5), u = unit_roundoff(precision);
+            const Named found = forward.run();
+            for (double y : found.at("y")) ASSERT_EQ(y, 0);
+            for (double rstd : found.at("rstd")) ASSERT_NEAR(rstd, limit, 4 * u * limit);
+
+            Extreme backward(norm_case("rmsnorm_backward", shape), precision);
+            backward.repeat("x", {0, -0.0});
+            backward.operand("rstd") = found.at("rstd");
+            Recorder recorder{ProbePlan("full")};
+            const Named gradients = backward.run(&recorder), expected = backward.expected();
+            expect_near(gradients.at("dx"), expected.at("dx"), 8 * u * expected.at("|dx|")[0], "dx");
+            const ResidualRow row = recorder.take().residuals.at(0);
+            EXPECT_EQ(row.value, 0);
+            EXPECT_EQ(row.worst, 0) << "nothing was to cancel";
+        }
+    }
+}
+
 // ------------------------------------------------------------------------------------------------- attention
 
 // Scores are exact here: q and k are integers and √D is a power of two. So probabilities must be as good as
@@ -253,11 +315,19 @@ TEST(Extremes, SquaredSumNeitherOverflowsNorVanishesNearTheLimitsOfFloat) {
     }
 }
 
+/// A sum of AdamW's by its place among them.
+enum Sum { Gg, Gm, Mm, Wg, Ww, Ratio, BelowEpsilon, Updated };
+
 TEST(Extremes, AdamWWithoutAnyGradientOnlyDecays) {
     for (Precision precision : precisions) {
         Extreme adamw("adamw/n4097_step1", precision);
         adamw.repeat("gradient", {0});
-        const Named given = adamw.given(), found = adamw.run();
+        Recorder recorder{ProbePlan("moments")};
+        const Named given = adamw.given(), found = adamw.run(&recorder);
+        const double* sums = recorder.sums({"case"});
+        for (int which : {Gg, Gm, Mm, Wg, Ratio}) EXPECT_EQ(sums[which], 0) << "0 / 0 is none of g² / v̂";
+        EXPECT_EQ(sums[BelowEpsilon], 4097);
+        EXPECT_EQ(sums[Updated], 4097);
         for (size_t i = 0; i < found.at("weight").size(); ++i) {
             const double before = given.at("weight")[i];
             ASSERT_NEAR(found.at("weight")[i], before * (1 - 1e-2 * 0.1),
@@ -265,6 +335,21 @@ TEST(Extremes, AdamWWithoutAnyGradientOnlyDecays) {
             ASSERT_EQ(found.at("m")[i], 0);
             ASSERT_EQ(found.at("v")[i], 0);
         }
+    }
+}
+
+// Gradients a thousand times below ε, whose squares are below any float32: the update is theirs over ε.
+TEST(Extremes, AdamWKnowsWhereEpsilonDominates) {
+    for (Precision precision : precisions) {
+        Extreme adamw("adamw/n4097_step1", precision);
+        adamw.repeat("gradient", {1e-11, -1e-11});
+        for (size_t i = 0; i < 97; ++i) adamw.operand("gradient")[i] = 1;
+        Recorder recorder{ProbePlan("moments")};
+        adamw.run(&recorder);
+        const double* sums = recorder.sums({"case"});
+        EXPECT_EQ(sums[BelowEpsilon], 4000);
+        // g / sqrt(v̂) is 1 at the first step.
+        EXPECT_NEAR(sums[Ratio], 97 + 4000 * 1e-6, 97 * 80 * unit_roundoff(precision));
     }
 }
 

@@ -102,7 +102,7 @@ demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/l
 .PHONY: train demo test bench format clean
 train: build-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/train
-	@mkdir -p $(BIN) && ln -f $(OBJ)/train $(BIN)/train
+	@mkdir -p $(BIN) && { [ $(OBJ)/train -ef $(BIN)/train ] || ln -f $(OBJ)/train $(BIN)/train; }
 
 $(OBJ)/train: $(OBJ)/train.cu.o $(LIB_OBJ)
 	@echo "link    $@"

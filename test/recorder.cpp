@@ -76,8 +76,8 @@ struct Example {
     using Element = double;
     static constexpr const char* name = "example";
     static constexpr const char* channels[] = {"output", "aside", "unused"};
-    static constexpr const char* sums[] = {"first", "second"};
-    static constexpr const char* identities[] = {"left", "right"};
+    static constexpr const char* sums[2] = {"first", "second"};
+    static constexpr const char* identities[2] = {"left", "right"};
     using ObservesPair = void;
     using ObservesHeads = void;
 };

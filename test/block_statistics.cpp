@@ -185,6 +185,27 @@ TYPED_TEST(BlockMoments, KeepNonFiniteValuesApartAndKnowTheFirst) {
     }
 }
 
+TYPED_TEST(BlockMoments, DoNotReadRegionsWithoutValues) {
+    using T = TypeParam;
+    const Values<T> values = normal<T>(100, 5, 1);
+    const Region<T> without_rows{nullptr, 0, 7, 8, 0, 100}, without_columns{nullptr, 0, 7, 8, 100, 0},
+        region{values.data(), 0, 0, 0, 1, 100};
+    for (const std::vector<Region<T>>& regions : {std::vector{without_rows, region},
+                                                  {without_columns, region},
+                                                  {region, without_columns, without_rows}}) {
+        RunningMoments<T> running;
+        running.add(regions.data(), int(regions.size()));
+        expect_moments(finished(running), values, Rounding::block<T>(Rounding::additions(1, 100)));
+    }
+    RunningMoments<T> nothing;
+    nothing.add(nullptr, 0);
+    nothing.add(&without_rows, 1);
+    nothing.add(&without_columns, 1);
+    const Moments m = finished(nothing);
+    EXPECT_EQ(m.count + m.nonfinite(), 0);
+    EXPECT_EQ(m.first_row, -1);
+}
+
 TYPED_TEST(BlockMoments, TellThePositionInTheFirstBlockThatHasOne) {
     using T = TypeParam;
     RunningMoments<T> running;
@@ -272,7 +293,7 @@ TYPED_TEST(BlockMoments, DoNotSufferFromTheBlocksBefore) {
             SCOPED_TRACE(testing::Message() << name << ", block " << i);
             const auto matrix = row_of(parts[i]);
             matrix.add_to(running);
-            expect_moments(finished(running), parts[i], Rounding::next_block<T>(matrix.additions()));
+            expect_moments(finished(running), parts[i], Rounding::block<T>(matrix.additions()));
         }
     }
 }

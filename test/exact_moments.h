@@ -25,9 +25,9 @@ namespace wobble {
 /// and one more stands for the higher orders: (p + 2) epsilon A_p in all.
 ///
 /// By Minkowski's inequality A_p ≤ (growth ‖x - M‖_p + shift ‖x‖_p)^p:
-///   one block   |a - M| ≤ (additions + 8) u mean |x|, as the shift is a mean made in T: growth 1, and twice
-///               that for `shift`
-///   the next    a is another block's, at most √(1/3) spreads off or it would not serve: growth 1 + 2 · 0.58
+///   one block   a is the block's mean, made in T, |a - M| ≤ (additions + 8) u mean |x|: that twice for
+///               `shift`. Or it was made of other values and serves: then it is √(1/3) spreads off at most,
+///               and growth is 1 + 2 · 0.58
 ///   several     |x - a| + |a - M| ≤ |x - μ| + 2 |a - μ| + |μ - M|, μ being the mean of the block. Over all
 ///               blocks ‖x - μ‖_p ≤ 2 ‖x - M‖_p, and the spreads and ‖μ - M‖_p ≤ ‖x - M‖_p: growth 2 + 2 ·
 ///               0.58 + 1
@@ -52,13 +52,7 @@ struct Rounding {
     template <class T>
     static Rounding block(int64_t additions) {
         const double u = double(std::numeric_limits<T>::epsilon()) / 2, sum = double(additions + 8) * u;
-        return {sum + 100 * 0x1p-53, 1, 2 * sum, double(std::numeric_limits<T>::denorm_min()), 1};
-    }
-    template <class T>
-    static Rounding next_block(int64_t additions) {
-        Rounding r = block<T>(additions);
-        r.growth = 2.2;
-        return r;
+        return {sum + 100 * 0x1p-53, 2.2, 2 * sum, double(std::numeric_limits<T>::denorm_min()), 1};
     }
     /// `merges`: the number of blocks, and of values in blocks with one that is not finite.
     template <class T>

@@ -260,7 +260,7 @@ TYPED_TEST(Probes, AddUpColumnsAndKeepSampledRowsOfTheFirstChannelOfAMatrix) {
 TEST(Watch, KeepsNoColumnsBelowTierFull) {
     const Look look{.tier = Tier::Moments, .fault = {}, .rows = 2, .columns = 3, .row_step = 1};
     Watch<Example<float>> watch(1, look);
-    const float values[6] = {1, 2, 3, 4, 5, 6};
+    float values[6] = {1, 2, 3, 4, 5, 6};
     {
         auto probe = watch.probe(0);
         EXPECT_FALSE(probe.full());

@@ -13,9 +13,9 @@ namespace {
 
 /// f(pointer, at) for all values.
 template <class T, class F>
-HOST void each(const Region<T>* blocks, int count, F&& f) {
+HOST void each(const Region<T>* regions, int count, F&& f) {
     for (int b = 0; b < count; ++b) {
-        const Region<T> block = blocks[b];
+        const Region<T> block = regions[b];
         for (int64_t r = 0; r < block.rows; ++r) {
             const T* row = block.p + r * block.stride;
             Lane{}.each(block.columns, [&](auto at) { f(row, at); });
@@ -93,9 +93,9 @@ class Extremes {
 };
 
 template <class T>
-int64_t size_of(const Region<T>* blocks, int count) {
+int64_t size_of(const Region<T>* regions, int count) {
     int64_t n = 0;
-    for (int b = 0; b < count; ++b) n += blocks[b].rows * blocks[b].columns;
+    for (int b = 0; b < count; ++b) n += regions[b].rows * regions[b].columns;
     return n;
 }
 
@@ -107,11 +107,11 @@ int64_t size_of(const Region<T>* blocks, int count) {
 /// A power of two near the largest value, and a shift near the mean. Returns false when a value is not
 /// finite.
 template <class T>
-bool RunningMoments<T>::choose_shift(const Region<T>* blocks, int count) {
+bool RunningMoments<T>::choose_shift(const Region<T>* regions, int count) {
     settle();
     Sum<Lane, T> poison;
     Largest<Lane, T> most;
-    each(blocks, count, [&](const T* values, auto at) {
+    each(regions, count, [&](const T* values, auto at) {
         const auto x = load(values, at);
         poison += x - x;  // NaN for what is not finite
         most.take(larger(x, splat<at.width>(T(0)) - x));
@@ -123,8 +123,8 @@ bool RunningMoments<T>::choose_shift(const Region<T>* blocks, int count) {
     exponent_ = largest > 0 ? std::clamp(std::ilogb(largest), -reach, reach) : 0;
     per_unit_ = std::ldexp(T(1), -exponent_);
     Sum<Lane, T> sum;  // in units, so that it does not overflow
-    each(blocks, count, [&](const T* values, auto at) { sum += load(values, at) * per_unit_; });
-    shift_ = -sum.total() / T(size_of(blocks, count));
+    each(regions, count, [&](const T* values, auto at) { sum += load(values, at) * per_unit_; });
+    shift_ = -sum.total() / T(size_of(regions, count));
     suits_up_to_ = std::ldexp(T(1), std::min(exponent_ + 8, reach));
     has_shift_ = true;
     return true;
@@ -133,11 +133,11 @@ bool RunningMoments<T>::choose_shift(const Region<T>* blocks, int count) {
 /// One pass of power sums. Returns false, with nothing added, when shift or unit do not suit these values
 /// (with `any_shift` they are taken as they are).
 template <class T>
-bool RunningMoments<T>::pass(const Region<T>* blocks, int count, bool any_shift) {
-    const int64_t n = size_of(blocks, count);
+bool RunningMoments<T>::pass(const Region<T>* regions, int count, bool any_shift) {
+    const int64_t n = size_of(regions, count);
     Sum<Lane, T> s1, s2, s3, s4;
     Extremes<T> extremes;
-    each(blocks, count, [&](const T* values, auto at) {
+    each(regions, count, [&](const T* values, auto at) {
         constexpr int N = decltype(at)::width;
         const auto x = load(values, at);
         extremes.take(x);
@@ -160,7 +160,7 @@ bool RunningMoments<T>::pass(const Region<T>* blocks, int count, bool any_shift)
     }
     if (nearest < std::numeric_limits<T>::min()) {
         Sum<Lane, T> zeros, tiny;
-        each(blocks, count, [&](const T* values, auto at) {
+        each(regions, count, [&](const T* values, auto at) {
             constexpr int N = decltype(at)::width;
             const auto x = load(values, at), none = splat<N>(T(0)), one = splat<N>(T(1));
             const auto size = larger(x, none - x);
@@ -180,17 +180,27 @@ bool RunningMoments<T>::pass(const Region<T>* blocks, int count, bool any_shift)
     return true;
 }
 
+/// A shift from a few hundred values: the pass over all of them will tell whether it suits.
 template <class T>
-void RunningMoments<T>::add(const Region<T>* blocks, int count) {
-    if (size_of(blocks, count) == 0) return;
-    if (has_shift_ && pass(blocks, count, false)) return;
-    if (choose_shift(blocks, count) && pass(blocks, count, true)) return;
+void RunningMoments<T>::guess_shift(const Region<T>& region) {
+    Region<T> beginning = region;
+    beginning.columns = std::min<int64_t>(region.columns, 256);
+    beginning.rows = 1;
+    choose_shift(&beginning, 1);
+}
+
+template <class T>
+void RunningMoments<T>::add(const Region<T>* regions, int count) {
+    if (size_of(regions, count) == 0) return;
+    if (!has_shift_ && regions[0].columns > 0) guess_shift(regions[0]);
+    if (has_shift_ && pass(regions, count, false)) return;
+    if (choose_shift(regions, count) && pass(regions, count, true)) return;
     settle();
     for (int b = 0; b < count; ++b) {
-        for (int64_t r = 0; r < blocks[b].rows; ++r) {
-            for (int64_t c = 0; c < blocks[b].columns; ++c) {
-                settled_.add(double(blocks[b].p[r * blocks[b].stride + c]), blocks[b].row + r,
-                             blocks[b].column + c, double(std::numeric_limits<T>::min()));
+        for (int64_t r = 0; r < regions[b].rows; ++r) {
+            for (int64_t c = 0; c < regions[b].columns; ++c) {
+                settled_.add(double(regions[b].p[r * regions[b].stride + c]), regions[b].row + r,
+                             regions[b].column + c, double(std::numeric_limits<T>::min()));
             }
         }
     }

@@ -26,8 +26,9 @@ struct Region {
 template <class T>
 class RunningMoments {
   public:
-    /// Adds the values of some blocks. When one of them is not finite they are gone through one by one.
-    void add(const Region<T>* blocks, int count);
+    /// Adds the values of some regions, one block. When one of them is not finite they are gone through one
+    /// by one.
+    void add(const Region<T>* regions, int count);
 
     /// Everything that was added, merged into `moments`.
     void finish(Moments& moments) {
@@ -39,8 +40,9 @@ class RunningMoments {
   private:
     static constexpr int width = Lane::width;
 
-    bool choose_shift(const Region<T>* blocks, int count);
-    bool pass(const Region<T>* blocks, int count, bool any_shift);
+    void guess_shift(const Region<T>& region);
+    bool choose_shift(const Region<T>* regions, int count);
+    bool pass(const Region<T>* regions, int count, bool any_shift);
     /// Moves what stands in power sums to `settled_`.
     void settle();
 

@@ -125,18 +125,18 @@ class BlockProbe {
 
     CALLS_HOST_CODE
     template <int N>
-    HD Pack<A, N> writes(int channel, int64_t row, At<N> at, Pack<A, N> value) {
-        if (breaks_) [[unlikely]]
-            value = broken(channel, row, at, value);
+    HD Pack<A, N> writes(int, int64_t, At<N>, Pack<A, N> value) {
         return value;
     }
     CALLS_HOST_CODE
-    HD void wrote(int channel, int64_t row, int64_t column, const A* p, int64_t columns, int64_t rows = 1,
+    HD void wrote(int channel, int64_t row, int64_t column, A* p, int64_t columns, int64_t rows = 1,
                   int64_t stride = 0) {
         Queue& queue = queues_[channel];
-        queue.blocks[queue.count++] = {p, stride, row, column, rows, columns};
+        queue.regions[queue.count++] = {p, stride, row, column, rows, columns};
         queue.values += rows * columns;
-        if (queue.values >= enough || queue.count == most_blocks) [[unlikely]]
+        if (breaks_) [[unlikely]]
+            break_one(channel, row, column, p, columns, rows, stride);
+        if (queue.values >= enough || queue.count == most_regions) [[unlikely]]
             flush(channel);
     }
     CALLS_HOST_CODE
@@ -145,19 +145,19 @@ class BlockProbe {
         if (breaks_) [[unlikely]]
             value = broken(channel, row, at, value);
         Queue& queue = queues_[channel];
-        if (queue.aside + N > most_aside || queue.count == most_blocks) [[unlikely]]
+        if (queue.aside + N > most_aside || queue.count == most_regions) [[unlikely]]
             flush(channel);
         A* p = queue.memory + queue.aside;
         store(p, At<N>{0}, value);
         queue.aside += N;
         if (queue.count > 0) {
-            Region<A>& last = queue.blocks[queue.count - 1];
+            Region<A>& last = queue.regions[queue.count - 1];
             if (last.row == row && last.column + last.columns == at.index) {
                 last.columns += N;
                 return value;
             }
         }
-        queue.blocks[queue.count++] = {p, 0, row, at.index, 1, N};
+        queue.regions[queue.count++] = {p, 0, row, at.index, 1, N};
         return value;
     }
     CALLS_HOST_CODE
@@ -183,10 +183,10 @@ class BlockProbe {
     }
 
   private:
-    static constexpr int enough = 4096, most_blocks = 64, most_aside = 1024;
+    static constexpr int enough = 4096, most_regions = 64, most_aside = 1024;
 
     struct Queue {
-        Region<A> blocks[most_blocks];
+        Region<A> regions[most_regions];
         int count = 0, aside = 0;
         int64_t values = 0;
         RunningMoments<A> moments;
@@ -199,11 +199,17 @@ class BlockProbe {
         if (f.hits(channel, row, at.index, N)) value.set(int(f.column - at.index), A(f.value));
         return value;
     }
+    __attribute__((noinline)) void break_one(int channel, int64_t row, int64_t column, A* p, int64_t columns,
+                                             int64_t rows, int64_t stride) const {
+        const Fault& f = look_.fault;
+        if (f.row < row || f.row >= row + rows || !f.hits(channel, f.row, column, int(columns))) return;
+        p[(f.row - row) * stride + f.column - column] = A(f.value);
+    }
 
     __attribute__((noinline)) void flush(int channel) {
         Queue& queue = queues_[channel];
         Statistics& to = seen_.channels[channel];
-        queue.moments.add(queue.blocks, queue.count);
+        queue.moments.add(queue.regions, queue.count);
         if (to.histogram) look_closely(queue, to);
         queue.count = queue.aside = 0;
         queue.values = 0;
@@ -222,7 +228,7 @@ class BlockProbe {
             }
         };
         for (int i = 0; i < queue.count; ++i) {
-            const Region<A>& block = queue.blocks[i];
+            const Region<A>& block = queue.regions[i];
             for (int64_t r = 0; r < block.rows; ++r) {
                 const A* values = block.p + r * block.stride;
                 gather(values, block.columns);

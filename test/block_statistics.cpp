@@ -190,8 +190,8 @@ TYPED_TEST(BlockMoments, DoNotReadRegionsWithoutValues) {
     const Values<T> values = normal<T>(100, 5, 1);
     const Region<T> without_rows{nullptr, 0, 7, 8, 0, 100}, without_columns{nullptr, 0, 7, 8, 100, 0},
         region{values.data(), 0, 0, 0, 1, 100};
-    for (const std::vector<Region<T>>& regions : {std::vector{without_rows, region},
-                                                  {without_columns, region},
+    for (const std::vector<Region<T>>& regions : {std::vector{without_columns, region},
+                                                  {region, without_rows},
                                                   {region, without_columns, without_rows}}) {
         RunningMoments<T> running;
         running.add(regions.data(), int(regions.size()));

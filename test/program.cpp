@@ -50,6 +50,17 @@ Outcome Program::train(const std::string& arguments, const std::string& before) 
     return finish(start(before + "exec \"$WOBBLE_TRAIN\" " + arguments));
 }
 
+Outcome Program::train_and_signal_after(const std::string& arguments, int signal, const std::string& run,
+                                        int steps) {
+    const int pid = start("exec \"$WOBBLE_TRAIN\" " + arguments);
+    for (int wait = 0; wait < 500; ++wait) {
+        usleep(20'000);
+        if (query(run, "select count(*) from steps") >= steps) break;  // NaN as long as there is no database
+    }
+    kill(pid, signal);
+    return finish(pid);
+}
+
 Outcome Program::train_and_signal(const std::string& arguments, int signal, int milliseconds) {
     const int pid = start("exec \"$WOBBLE_TRAIN\" " + arguments);
     usleep(useconds_t(milliseconds) * 1000);

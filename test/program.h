@@ -25,6 +25,9 @@ class Program : public ::testing::Test {
     Outcome train(const std::string& arguments, const std::string& before = "");
     /// Starts it, sends `signal` after `milliseconds`, and waits.
     Outcome train_and_signal(const std::string& arguments, int signal, int milliseconds);
+    /// Starts it, sends `signal` once run `run` has recorded `steps` steps (or after ten seconds), and waits.
+    Outcome train_and_signal_after(const std::string& arguments, int signal, const std::string& run,
+                                   int steps);
 
     std::filesystem::path path(const std::string& name) const { return directory_ / name; }
     std::string read(const std::string& name) const;

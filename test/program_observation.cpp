@@ -138,10 +138,10 @@ TEST_F(Observation, WritesTheRingWhenSomethingIsNotFinite) {
 }
 
 TEST_F(Observation, WritesTheRingOnASignalAndGoesOn) {
-    const Outcome o = train_and_signal(
-        "--run r --probes moments --probe-every 100000 --ring 8 --steps 800" + small, SIGUSR1, 200);
+    const Outcome o = train_and_signal_after(
+        "--run r --probes moments --probe-every 100000 --ring 8 --steps 1500" + small, SIGUSR1, "r", 20);
     ASSERT_EQ(o.status, 0) << o.err;
-    EXPECT_EQ(query("r", "select max(step) from steps"), 800);
+    EXPECT_EQ(query("r", "select max(step) from steps"), 1500);
     // Step 1, the eight before the signal, and the eight before the end.
     EXPECT_EQ(query("r", "select count(distinct step) from stats"), 1 + 8 + 8);
 }

@@ -192,7 +192,7 @@ void RunningMoments<T>::guess_shift(const Region<T>& region) {
 template <class T>
 void RunningMoments<T>::add(const Region<T>* regions, int count) {
     if (size_of(regions, count) == 0) return;
-    if (!has_shift_ && regions[0].columns > 0) guess_shift(regions[0]);
+    if (!has_shift_ && regions[0].rows > 0 && regions[0].columns > 0) guess_shift(regions[0]);
     if (has_shift_ && pass(regions, count, false)) return;
     if (choose_shift(regions, count) && pass(regions, count, true)) return;
     settle();
@@ -223,6 +223,8 @@ void RunningMoments<T>::settle() {
     part.m2 = std::max(0.0, s[1] - n * c * c) * u2;
     part.m3 = (s[2] - 3 * c * s[1] + 2 * n * c * c * c) * u2 * unit;
     part.m4 = std::max(0.0, s[3] - 4 * c * s[2] + 6 * c * c * s[1] - 3 * n * c * c * c * c) * u2 * u2;
+    // Of equal values the sum of what their shift left is no spread.
+    if (min_ == max_) part.mean = double(min_), part.m2 = part.m3 = part.m4 = 0;
     settled_.merge(part);
     count_ = zeros_ = subnormals_ = 0;
     min_ = std::numeric_limits<T>::infinity(), max_ = -min_;

@@ -228,16 +228,18 @@ class BlockProbe {
             }
         };
         for (int i = 0; i < queue.count; ++i) {
-            const Region<A>& block = queue.regions[i];
-            for (int64_t r = 0; r < block.rows; ++r) {
-                const A* values = block.p + r * block.stride;
-                gather(values, block.columns);
+            const Region<A>& region = queue.regions[i];
+            for (int64_t r = 0; r < region.rows; ++r) {
+                const A* values = region.p + r * region.stride;
+                gather(values, region.columns);
                 if (!to.columns) continue;
-                to.columns->add(block.column, values, block.columns);
-                const int64_t row = block.row + r;
+                to.columns->add(region.column, values, region.columns);
+                const int64_t row = region.row + r;
                 if (!sample_ || row % look_.row_step != 0) continue;
-                std::copy(values, values + block.columns,
-                          sample_->values.data() + row / look_.row_step * sample_->columns + block.column);
+                // A text that numbers its rows in another way (attention, query by query) has no place there.
+                if (row >= look_.rows || region.column + region.columns > sample_->columns) continue;
+                std::copy(values, values + region.columns,
+                          sample_->values.data() + row / look_.row_step * sample_->columns + region.column);
             }
         }
         if (count > 0) add_block(gathered, count, *to.histogram);

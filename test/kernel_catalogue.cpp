@@ -63,14 +63,14 @@ std::map<std::string, Declaration> declared_kernels() {
 }
 
 /// What recorders saw of each kernel over all small cases.
-struct Shown {
+struct Sight {
     std::set<std::string> channels, identities;
     int64_t sums = 0;
     bool heads = false, pair = false;
 };
 
-std::map<std::string, Shown> shown_kernels() {
-    std::map<std::string, Shown> kernels;
+std::map<std::string, Sight> shown_kernels() {
+    std::map<std::string, Sight> kernels;
     for (const KernelCase& c : kernel_cases()) {
         if (!c.small) continue;
         Recorder recorder{ProbePlan("full")};

@@ -5,7 +5,25 @@
 #include <algorithm>
 #include <cmath>
 
+#include "test/kernel_test.h"
+
 namespace wobble::test {
+
+std::vector<Shown> shown(const KernelCase& kernel, Precision precision, const Named& before,
+                         const Named& after) {
+    std::vector<Shown> result;
+    for (const ObservedChannel& c : kernel.observed) {
+        Values values = c.values(before, after);
+        if (values.empty()) continue;
+        double size = 0;
+        for (double x : values)
+            if (std::isfinite(x)) size = std::max(size, std::abs(x));
+        if (c.scale) size = c.scale(before, after);
+        result.push_back(
+            {c.channel, std::move(values), c.roundings * unit_roundoff(precision) * size, c.wide});
+    }
+    return result;
+}
 
 WatchedRun::WatchedRun(const KernelCase& kernel, Recorder& recorder, const Named& before,
                        const Named& after) {

@@ -1,11 +1,22 @@
-// What a recorder must have of a kernel besides the statistics of its channels: sums, residuals of
-// identities, heads, what a branch wrote. Judged by float64 formulas of the test's own.
+// What a recorder must have of a kernel: the channels that show, sums, residuals of identities, heads, what a
+// branch wrote. Judged by float64 formulas of the test's own.
 #pragma once
 
 #include "probes/recorder.h"
 #include "test/kernel_cases.h"
 
 namespace wobble::test {
+
+/// The channels of a case that have values, which are the ones that must show.
+struct Shown {
+    std::string channel;
+    Values values;
+    double uncertainty;  // of each of them
+    bool wide;           // they are float64 in both precisions
+};
+
+std::vector<Shown> shown(const KernelCase& kernel, Precision precision, const Named& before,
+                         const Named& after);
 
 /// Everything a recorder saw of a run.
 struct WatchedRun {

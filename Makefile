@@ -36,7 +36,8 @@ OBJ     := $(BUILD)/$(VARIANT)
 # vectorise; they change no result. -ffp-contract=off (-fmad=false): the compiler must not choose, kernel by kernel, where
 # to fuse a product with a sum, since a probe could change its mind; `fused` in kernels/pack.h says where.
 # GCC tunes for 256-bit vectors unless told otherwise.
-# -Wno-restrict: GCC 12 sees overlaps in its own std::string that are not there (GCC bug 105329).
+# -Wno-restrict: GCC 12 sees overlaps in its own std::string that are not there (GCC bug 105329); with sanitizers on,
+# uninitialised memory in its own std::regex (GCC bug 105562).
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-restrict
 MACHINE  := -march=native $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 OPTIMISE := -O3
@@ -44,6 +45,7 @@ ifeq ($(DEBUG),1)
 OPTIMISE := -Og -g
 endif
 ifeq ($(SANITIZE),1)
+WARNINGS += -Wno-maybe-uninitialized
 OPTIMISE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
 HOST     := $(OPTIMISE) $(MACHINE) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi -fopenmp

@@ -88,7 +88,8 @@ KernelCase layernorm_backward() {
                                                      .dweight_chunks = operands.room<A>(chunks * C),
                                                      .dbias_chunks = operands.room<A>(chunks * C),
                                                      .rows = rows,
-                                                     .C = C};
+                                                     .C = C,
+                                                     .epsilon = A(1e-5)};
                      });
 }
 

@@ -1,9 +1,5 @@
 #include "bench/kernel_case.h"
 
-#include <fnmatch.h>
-
-#include <sstream>
-
 namespace wobble::bench {
 
 const std::vector<KernelCase>& kernel_cases() {
@@ -22,13 +18,8 @@ const std::vector<KernelCase>& kernel_cases() {
 std::vector<KernelCase> matching_cases(const std::string& patterns) {
     std::vector<KernelCase> found;
     for (const KernelCase& c : kernel_cases()) {
-        bool wanted = patterns.empty();
-        std::istringstream list(patterns);
-        for (std::string pattern; !wanted && std::getline(list, pattern, ',');) {
-            wanted = fnmatch(pattern.c_str(), c.name().c_str(), 0) == 0 ||
-                     fnmatch(pattern.c_str(), c.kernel.c_str(), 0) == 0;
-        }
-        if (wanted) found.push_back(c);
+        if (patterns.empty() || matches_any(patterns, c.name()) || matches_any(patterns, c.kernel))
+            found.push_back(c);
     }
     return found;
 }

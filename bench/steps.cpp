@@ -64,11 +64,12 @@ class Steps {
                        options_[tier].context, 1 / double(batch.valid_targets));
         observer.after_forward(0, batch, model_.losses());
         model_.backward(context_, false);
-        observer.after_backward(context_, 0, batch, model_.gradients());
+        observer.after_backward(context_, 0, model_.gradients());
         model_.weight_identities(context_);
         ++done_;
-        optimizer_.step(context_, model_.weights(), model_.gradients(), 1e-4, done_, OnNonfinite::Stop);
-        observer.end(context_, done_, batch, true);
+        const StepReport report =
+            optimizer_.step(context_, model_.weights(), model_.gradients(), 1e-4, done_, OnNonfinite::Stop);
+        observer.end(context_, done_, batch, report.grad_norm, true);
     }
 
     int64_t parameters() const { return model_.table().count(); }

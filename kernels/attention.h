@@ -138,11 +138,12 @@ struct AttentionForward {
                 store(o, at, j == 0 ? term : load(o, at) * shrink + term);
             });
         }
+        const int64_t out_row = row.out / shape.channels(), column = row.h * D;
         team.each(D, [&](auto at) {
             const auto value = load(o, at) * (A(1) / sum);
-            store(o, at, probe.writes(Output, index, at, value));
+            store(o, at, probe.writes(Output, out_row, at_column(column, at), value));
         });
-        probe.wrote(Output, index, 0, o, D);
+        probe.wrote(Output, out_row, column, o, D);
         if (team.leads()) {
             lse[row.statistic] = maximum + std::log(sum);
             if constexpr (Probe::looks) probe.query(row.h, query.statistics(maximum, sum));
@@ -167,7 +168,7 @@ struct AttentionBackwardQuery {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOfDs };
-    static constexpr const char* identities[1] = {"sum dS"};  // Σ_j ds_ij = 0
+    static constexpr const char* identities[1] = {"sum dS"};  // Σ_j ds_ij = 0; rows are [B, H, T]
 
     const T* qkv;   // [B, T, 3C]
     const T* out;   // [B, T, C]
@@ -201,7 +202,7 @@ struct AttentionBackwardQuery {
         if constexpr (Probe::looks) {
             team.each(D, [&](auto at) { store(dq, at, probe.writes(Output, index, at, load(dq, at))); });
             probe.wrote(Output, index, 0, dq, D);
-            if (probe.full() && team.leads()) probe.residual(SumOfDs, index, residual, size);
+            if (probe.full() && team.leads()) probe.residual(SumOfDs, row.statistic, residual, size);
         }
         if (team.leads()) delta[row.statistic] = d;
     }

@@ -125,11 +125,11 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                 T* s = p + r * blocks.score_stride;
                 const int64_t visible = i0 + r + 1;
                 Largest<Lane, T> largest;
-                Lane{}.each(visible, [&](auto at) { largest.take(load(s, at)); });
+                Lane{}.each(visible, [&](auto at) INLINED { largest.take(load(s, at)); });
                 const T maximum = largest.total();
                 Sum<Lane, T> sum, weighted, at_maximum;
                 Largest<Lane, T> least;  // of -s
-                Lane{}.each(visible, [&](auto at) {
+                Lane{}.each(visible, [&](auto at) INLINED {
                     const auto d = load(s, at) - maximum;
                     const auto e = exponential(d);
                     if constexpr (std::decay_t<decltype(probe)>::looks) {
@@ -160,7 +160,7 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                                [&](int64_t r, int64_t d, const T* value, int64_t count) {
                                    const int64_t row = b * shape.queries + i0 - first + r;
                                    T* o = out + row * shape.channels() + h * D + d;
-                                   Lane{}.each(count, [&](auto at) {
+                                   Lane{}.each(count, [&](auto at) INLINED {
                                        const auto result = load(value, at) * inverse_sum[r];
                                        store(o, at,
                                              probe.writes(Output, row, at_column(h * D + d, at), result));
@@ -252,7 +252,7 @@ struct AttentionBackward {
                         probe.residual(SumOfDs, (b * shape.heads + h) * sequence + i0 + r, sum, size);
                     }
                 }
-                Lane{}.each(i0 + r + 1, [&](auto at) {
+                Lane{}.each(i0 + r + 1, [&](auto at) INLINED {
                     const auto probability = exponential(load(pr, at) - log_sum);
                     store(pr, at, probability);
                     store(dr, at, probability * (load(dr, at) - delta) * scale);
@@ -292,7 +292,7 @@ struct AttentionBackward {
     static std::pair<double, double> sum_of_ds(const T* scores, const T* dps, int64_t keys, T log_sum,
                                                T delta, T scale) {
         Sum<Lane, T> sum, size;
-        Lane{}.each(keys, [&](auto at) {
+        Lane{}.each(keys, [&](auto at) INLINED {
             const auto probability = exponential(load(scores, at) - log_sum), dp = load(dps, at);
             sum += probability * (dp - delta) * scale;
             size += probability * (magnitude(dp) + std::fabs(delta)) * scale;
@@ -302,7 +302,7 @@ struct AttentionBackward {
 
     template <class Probe>
     static void write(T* to, const T* value, int64_t count, int64_t row, int64_t column, Probe& probe) {
-        Lane{}.each(count, [&](auto at) {
+        Lane{}.each(count, [&](auto at) INLINED {
             store(to, at, probe.writes(Output, row, at_column(column, at), load(value, at)));
         });
     }

@@ -38,11 +38,11 @@ struct SoftmaxCrossEntropy {
 
         // `larger` passes over NaN, which then shows in the sum of exponentials.
         Largest<Team, A> largest;
-        team.each(V, [&](auto at) { largest.take(load(z, at)); });
+        team.each(V, [&](auto at) INLINED { largest.take(load(z, at)); });
         const A maximum = team.maximum(largest);
 
         Sum<Team, A> exponentials, mean;
-        team.each(V, [&](auto at) {
+        team.each(V, [&](auto at) INLINED {
             exponentials += exponential(load(z, at) - maximum);
             if constexpr (Probe::looks) mean += load(z, at) * (A(1) / A(V));
         });
@@ -53,16 +53,20 @@ struct SoftmaxCrossEntropy {
             const A factor = (target < 0 ? A(0) : scale) / sum;
             Sum<Team, A> residual, size;
             team.sync();  // every lane has read the target's logit before any lane overwrites it
-            team.each(V, [&](auto at) {
+            team.each(V, [&](auto at) INLINED {
                 auto value = exponential(load(z, at) - maximum) * factor;
-                if (at.index <= target && target < at.index + at.width) {
+                const bool holds_target = at.index <= target && target < at.index + at.width;
+                if (holds_target) {
                     const int i = int(target - at.index);
                     value.set(i, value[i] - scale);
                 }
                 store(dlogits + row * V, at, probe.writes(Gradient, row, at, value));
                 if constexpr (Probe::looks) {
                     residual += value;
-                    size += magnitude(value);
+                    // What cancels is p · scale and scale, not their difference.
+                    if (holds_target)
+                        value.set(int(target - at.index), value[int(target - at.index)] + 2 * scale);
+                    size += value;
                 }
             });
             probe.wrote(Gradient, row, 0, dlogits + row * V, V);

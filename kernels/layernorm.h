@@ -17,7 +17,8 @@ struct LayerNormForward {
     using A = Accumulator<T>;
     static constexpr const char* name = "layernorm_forward";
     enum Channel { Output, InverseStd, Kurtosis };
-    /// kurtosis: of the C inputs of a row, 3 for normal ones; rows whose inputs are all equal have none.
+    /// kurtosis: of the C inputs of a row, 3 for normal ones; rows whose inputs are all equal have none, nor
+    /// have those that epsilon dwarfs: their fourth powers would vanish.
     static constexpr const char* channels[] = {"output", "rstd", "kurtosis"};
 
     const T* x;       // [rows, C]
@@ -74,7 +75,7 @@ struct LayerNormForward {
         }
         if constexpr (Probe::looks) {
             const A second = team.sum(seconds), fourth = team.sum(fourths);
-            if (team.leads() && second > A(0)) {
+            if (team.leads() && second > A(C) * A(1e-12)) {
                 probe.observe(Kurtosis, row, At<1>{0}, splat<1>(A(C) * fourth / (second * second)));
             }
         }
@@ -105,6 +106,7 @@ struct LayerNormBackward {
     A* dweight_chunks;   // [chunks, C]
     A* dbias_chunks;     // [chunks, C]
     int64_t rows, C;
+    A epsilon;  // forward's, for the identities alone
 
     int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * C; }
     int64_t observed_rows() const { return rows; }
@@ -154,7 +156,7 @@ struct LayerNormBackward {
     HD void identities_of(Team team, int64_t row, const T* in, const T* grad, A mean_g, A mean_gx,
                           Probe& probe) const {
         const A mu = mean[row], r = rstd[row];
-        Sum<Team, A> sum, sum_x, squares, scale, scale_x;
+        Sum<Team, A> sum, sum_x, scale, scale_x;
         team.each(C, [&](auto at) {
             const auto normalised = (load(in, at) - mu) * r;
             const auto g = load(grad, at) * load(weight, at), along = normalised * mean_gx;
@@ -162,12 +164,11 @@ struct LayerNormBackward {
             const auto size = (magnitude(g) + std::fabs(mean_g) + magnitude(along)) * r;
             sum += own;
             sum_x.add_product(own, normalised);
-            squares.add_product(normalised, normalised);
             scale += size;
             scale_x.add_product(size, magnitude(normalised));
         });
-        // Σ x̂² is C only where epsilon is nothing beside the variance.
-        const A expected = r * mean_gx * (A(C) - team.sum(squares));
+        // mean(x̂²) = 1 - epsilon · rstd². From rstd, not from x̂, so that a wrong rstd does not excuse itself.
+        const A expected = r * mean_gx * A(C) * (epsilon * r * r);
         const A total = team.sum(sum), total_x = team.sum(sum_x), size = team.sum(scale),
                 size_x = team.sum(scale_x);
         if (team.leads()) {

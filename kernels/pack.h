@@ -19,6 +19,10 @@
 
 #define HOST inline __attribute__((always_inline))
 
+// After the parameters of a lambda that is handed to `each`: one that is not inlined carries along whatever
+// its text names, and so what only a probe uses.
+#define INLINED __attribute__((always_inline))
+
 // Before a HD function template that the CPU alone calls with host code: nvcc does not warn then.
 #ifdef __CUDACC__
 #define CALLS_HOST_CODE _Pragma("nv_exec_check_disable")

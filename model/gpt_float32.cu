@@ -1,4 +1,5 @@
 // The model that trains.
+#include "model/invariances.h"
 #include "model/layers.h"
 
 namespace wobble {

@@ -1,4 +1,5 @@
 // The same model in float64, for checking gradients.
+#include "model/invariances.h"
 #include "model/layers.h"
 
 namespace wobble {

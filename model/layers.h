@@ -277,7 +277,8 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
                                        .dweight_chunks = chunks_a_,
                                        .dbias_chunks = chunks_b_,
                                        .rows = rows_,
-                                       .C = C},
+                                       .C = C,
+                                       .epsilon = A(config_.epsilon)},
                   sequence_, gradient_->ln_f_weight, gradient_->ln_f_bias, accumulate);
 
     for (int64_t l = config_.layers - 1; l >= 0; --l) block_backward(context, l, accumulate);
@@ -327,7 +328,8 @@ void Gpt<T>::block_backward(Context& context, int64_t layer, bool accumulate) {
                                        .dweight_chunks = chunks_a_,
                                        .dbias_chunks = chunks_b_,
                                        .rows = rows,
-                                       .C = C},
+                                       .C = C,
+                                       .epsilon = A(config_.epsilon)},
                   sequence_, g.ln_2_weight, g.ln_2_bias, accumulate);
 
     linear_backward(context, site("attn.proj"), a.attention, w.attn_proj_weight, d_stream_, d_channels_,
@@ -354,60 +356,9 @@ void Gpt<T>::block_backward(Context& context, int64_t layer, bool accumulate) {
                                        .dweight_chunks = chunks_a_,
                                        .dbias_chunks = chunks_b_,
                                        .rows = rows,
-                                       .C = C},
+                                       .C = C,
+                                       .epsilon = A(config_.epsilon)},
                   sequence_, g.ln_1_weight, g.ln_1_bias, accumulate);
-}
-
-// -----------------------------------------------------------------------------------------------------------
-// invariances
-
-/// Attention's logits do not change when a head's queries are scaled up and its keys down, nor its output
-/// when its values are scaled up and its rows of the projection down. So <W_Q, dW_Q> = <W_K, dW_K> and <W_V,
-/// dW_V> = <W_O, dW_O>, biases included (but not that of the projection, which no head owns).
-template <class T>
-void Gpt<T>::weight_identities(Context& context) {
-    if (!context.recorder) return;
-    const int64_t C = config_.channels, H = config_.heads, D = config_.head_size();
-    struct Dots {
-        std::vector<double> values, sizes;
-    };
-    const auto dots = [&](const Site& site, const T* w, const A* dw, int64_t rows, int64_t columns,
-                          int64_t height, int64_t width) {
-        const size_t blocks = size_t(rows / height * (columns / width));
-        Dots d{std::vector<double>(blocks), std::vector<double>(blocks)};
-        launch(context, int64_t(blocks),
-               BlockDots<T>{.x = w,
-                            .y = dw,
-                            .dots = d.values.data(),
-                            .sizes = d.sizes.data(),
-                            .C = columns,
-                            .height = height,
-                            .width = width},
-               site);
-        return d;
-    };
-    for (int64_t l = 0; l < config_.layers; ++l) {
-        const LayerTensors<T>& w = weight_->layers[size_t(l)];
-        const LayerTensors<A>& g = gradient_->layers[size_t(l)];
-        const Site qkv{"attn.qkv", int(l), backward_phase}, proj{"attn.proj", int(l), backward_phase};
-        if (context.recorder->tier(qkv) != Tier::Full) continue;
-        const Dots matrix = dots(qkv.of(".weight"), w.attn_qkv_weight, g.attn_qkv_weight, C, 3 * C, C, D);
-        const Dots bias = dots(qkv.of(".bias"), w.attn_qkv_bias, g.attn_qkv_bias, 1, 3 * C, 1, D);
-        const Dots out = dots(proj.of(".weight"), w.attn_proj_weight, g.attn_proj_weight, C, C, D, C);
-        ResidualTally query_key, value_out;
-        for (int64_t h = 0; h < H; ++h) {
-            const auto part = [&](int64_t p, const std::vector<double> Dots::*of) {
-                const size_t i = size_t(p * H + h);
-                return (matrix.*of)[i] + (bias.*of)[i];
-            };
-            query_key.add(h, part(0, &Dots::values) - part(1, &Dots::values),
-                          part(0, &Dots::sizes) + part(1, &Dots::sizes));
-            value_out.add(h, part(2, &Dots::values) - out.values[size_t(h)],
-                          part(2, &Dots::sizes) + out.sizes[size_t(h)]);
-        }
-        context.recorder->record(qkv, BlockDots<T>::name, "<Wq, dWq> = <Wk, dWk>", query_key);
-        context.recorder->record(proj, BlockDots<T>::name, "<Wv, dWv> = <Wo, dWo>", value_out);
-    }
 }
 
 }  // namespace wobble

@@ -101,8 +101,7 @@ int64_t size_of(const Region<T>* regions, int count) {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------
-// moments
+// -------------------------------------------------------------------------------------------- moments
 
 /// A power of two near the largest value, and a shift near the mean. Returns false when a value is not
 /// finite.
@@ -114,7 +113,7 @@ bool RunningMoments<T>::choose_shift(const Region<T>* regions, int count) {
     each(regions, count, [&](const T* values, auto at) {
         const auto x = load(values, at);
         poison += x - x;  // NaN for what is not finite
-        most.take(larger(x, splat<at.width>(T(0)) - x));
+        most.take(magnitude(x));
     });
     if (poison.total() != T(0)) return false;
     const T largest = most.total();
@@ -163,7 +162,7 @@ bool RunningMoments<T>::pass(const Region<T>* regions, int count, bool any_shift
         each(regions, count, [&](const T* values, auto at) {
             constexpr int N = decltype(at)::width;
             const auto x = load(values, at), none = splat<N>(T(0)), one = splat<N>(T(1));
-            const auto size = larger(x, none - x);
+            const auto size = magnitude(x);
             zeros += where_less(none, size, none, one);
             tiny += where_less(size, splat<N>(std::numeric_limits<T>::min()), one, none);
         });
@@ -191,7 +190,30 @@ void RunningMoments<T>::guess_shift(const Region<T>& region) {
 
 template <class T>
 void RunningMoments<T>::add(const Region<T>* regions, int count) {
-    if (size_of(regions, count) == 0) return;
+    const int64_t n = size_of(regions, count);
+    if (n == 0) return;
+    if (n <= 2 * most_in_a_block) return add_block(regions, count);
+    // A sum in T of many more values would lose digits.
+    for (int i = 0; i < count; ++i) {
+        const Region<T>& whole = regions[i];
+        const int64_t columns = std::min(whole.columns, most_in_a_block);
+        const int64_t rows = columns > 0 ? std::max<int64_t>(1, most_in_a_block / columns) : 1;
+        for (int64_t r = 0; r < whole.rows; r += rows) {
+            for (int64_t c = 0; c < whole.columns; c += columns) {
+                const Region<T> piece{whole.p + r * whole.stride + c,
+                                      whole.stride,
+                                      whole.row + r,
+                                      whole.column + c,
+                                      std::min(rows, whole.rows - r),
+                                      std::min(columns, whole.columns - c)};
+                add_block(&piece, 1);
+            }
+        }
+    }
+}
+
+template <class T>
+void RunningMoments<T>::add_block(const Region<T>* regions, int count) {
     if (!has_shift_ && regions[0].rows > 0 && regions[0].columns > 0) guess_shift(regions[0]);
     if (has_shift_ && pass(regions, count, false)) return;
     if (choose_shift(regions, count) && pass(regions, count, true)) return;
@@ -233,8 +255,7 @@ void RunningMoments<T>::settle() {
 template class RunningMoments<float>;
 template class RunningMoments<double>;
 
-// ---------------------------------------------------------------------------------------------------
-// histograms
+// ----------------------------------------------------------------------------------------- histograms
 
 namespace {
 
@@ -247,10 +268,6 @@ void add_to(Histogram& histogram, const T* values, int n) {
         ++histogram.by_exponent[size_t(bin)];
     }
 }
-
-}  // namespace
-
-namespace {
 
 /// The exponent field of a float; 0 for zeros and subnormals, 255 for what is not finite.
 int field(float x) {

@@ -17,7 +17,7 @@ struct Region {
     int64_t stride, row, column, rows, columns;
 };
 
-/// Moments of values that come in blocks of up to a few thousand.
+/// Moments of values that come in blocks of some thousands; more are cut up.
 ///
 /// Power sums are taken about a shift near the mean, in units of a power of two near the largest value, so
 /// that neither a mean of a thousand spreads cancels nor a fourth power overflows or vanishes. Shift and unit
@@ -39,7 +39,9 @@ class RunningMoments {
 
   private:
     static constexpr int width = Lane::width;
+    static constexpr int64_t most_in_a_block = 4096;  // values
 
+    void add_block(const Region<T>* regions, int count);
     void guess_shift(const Region<T>& region);
     bool choose_shift(const Region<T>* regions, int count);
     bool pass(const Region<T>* regions, int count, bool any_shift);

@@ -33,7 +33,8 @@ Tier tier_of(const std::string& name, const std::string& text) {
         "' is not a tier; expected off, moments or full; write for example full:h.*.attn.*,moments:*");
 }
 
-/// Whether one of a comma-separated list of patterns matches.
+}  // namespace
+
 bool matches_any(const std::string& patterns, const std::string& site) {
     for (size_t at = 0; at <= patterns.size();) {
         const size_t end = std::min(patterns.find(',', at), patterns.size());
@@ -42,8 +43,6 @@ bool matches_any(const std::string& patterns, const std::string& site) {
     }
     return false;
 }
-
-}  // namespace
 
 ProbePlan::ProbePlan(const std::string& text) {
     for (size_t at = 0; at <= text.size();) {

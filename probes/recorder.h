@@ -27,6 +27,9 @@ struct Site {
     }
 };
 
+/// Whether one of a comma-separated list of patterns (as in the shell) matches.
+bool matches_any(const std::string& patterns, const std::string& name);
+
 /// Which sites to look at: "moments" or "full:h.*.attn.*,moments:*". Of several patterns (as in the shell)
 /// the first that matches a site decides; sites that none matches are left alone.
 class ProbePlan {

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "probes/observation.h"
-#include "probes/recorder.h"
 #include "probes/ring.h"
 #include "probes/site_map.h"
 #include "probes/sqlite.h"
@@ -76,8 +75,6 @@ class RunDb {
 
     /// What the probes saw in a step. Committed with the step. Channels that saw no value have no row.
     void add_observation(int64_t step, const Observation&);
-    /// Of an observation, the records alone.
-    void add_statistics(int64_t step, const std::vector<Record>& records) { add_records(step, records); }
 
     /// Moments of the steps of a ring, except where there are some of that step and site. Committed with the
     /// next step, or by commit().

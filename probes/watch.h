@@ -164,9 +164,11 @@ class BlockProbe {
     template <int N>
     HD void pair(Pack<A, N> value, Pack<A, N> beside) {
         if constexpr (N == 1 || N == Lane::width) {
-            dot_.add_product(value, beside);
-            squares_.add_product(value, value);
-            beside_squares_.add_product(beside, beside);
+            // In float64: squares of what float32 holds need not fit it.
+            const auto wide = widen(value), wide_beside = widen(beside);
+            dot_.add_product(wide, wide_beside);
+            squares_.add_product(wide, wide);
+            beside_squares_.add_product(wide_beside, wide_beside);
             if (++pairs_ == 64) [[unlikely]]
                 settle_pair();
         } else {
@@ -236,8 +238,6 @@ class BlockProbe {
                 to.columns->add(region.column, values, region.columns);
                 const int64_t row = region.row + r;
                 if (!sample_ || row % look_.row_step != 0) continue;
-                // A text that numbers its rows in another way (attention, query by query) has no place there.
-                if (row >= look_.rows || region.column + region.columns > sample_->columns) continue;
                 std::copy(values, values + region.columns,
                           sample_->values.data() + row / look_.row_step * sample_->columns + region.column);
             }
@@ -260,7 +260,7 @@ class BlockProbe {
     SampledRows* sample_;
     bool breaks_;
     Queue queues_[C::count];
-    Sum<Lane, A> dot_, squares_, beside_squares_;
+    Sum<Lane, double> dot_, squares_, beside_squares_;
     int pairs_ = 0;
 };
 

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "data/token_counts.h"
 #include "kernels/error.h"
@@ -64,31 +66,28 @@ void Observer::after_forward(int64_t micro, const Batch& batch, const float* los
                            .context = options_.context});
 }
 
-void Observer::after_backward(Context& context, int64_t micro, const Batch&, const float* gradients) {
+void Observer::after_backward(Context& context, int64_t micro, const float* gradients) {
     if (!records_) return;
     // The probes of a site would see these launches as the site's own.
     Recorder* const recorder = std::exchange(context.recorder, nullptr);
-    const int64_t n = table_.buffer_size, rows = flat_rows(n);
-    const bool last = micro == options_.accum - 1;
-    const auto total = [&] { return std::accumulate(partials_.begin(), partials_.begin() + rows, 0.0); };
+    const auto squares = [&](const auto& kernel) {
+        const int64_t rows = flat_rows(kernel.n);
+        launch(context, rows, kernel, {"gradient", -1, Phase::Backward});
+        return std::accumulate(partials_.begin(), partials_.begin() + rows, 0.0);
+    };
     if (options_.noise_scale) {
-        launch(
-            context, rows,
-            SquaredChange<float>{
-                .x = gradients, .previous = gradients_before_.data(), .partials = partials_.data(), .n = n},
-            {"gradient", -1, Phase::Backward});
-        micro_squares_[size_t(micro)] = total();
+        micro_squares_[size_t(micro)] = squares(SquaredChange<float>{.x = gradients,
+                                                                     .previous = gradients_before_.data(),
+                                                                     .partials = partials_.data(),
+                                                                     .n = table_.buffer_size});
     }
-    if (last && (options_.noise_scale || options_.example_norms)) {
-        batch_squares_ = norms_squares_ = 0;
+    const bool last = micro == options_.accum - 1;
+    if (last && options_.example_norms) {
+        norms_squares_ = 0;
         for (const Parameter& p : table_.parameters) {
-            const int64_t its_rows = flat_rows(p.size);
-            launch(context, its_rows,
-                   SquaredSum<float>{.x = gradients + p.offset, .partials = partials_.data(), .n = p.size},
-                   {"gradient", -1, Phase::Backward});
-            const double squares = std::accumulate(partials_.begin(), partials_.begin() + its_rows, 0.0);
-            batch_squares_ += squares;
-            if (p.name.find("ln_") != std::string::npos) norms_squares_ += squares;
+            if (p.name.find("ln_") == std::string::npos) continue;
+            norms_squares_ += squares(
+                SquaredSum<float>{.x = gradients + p.offset, .partials = partials_.data(), .n = p.size});
         }
     }
     context.recorder = recorder;
@@ -115,14 +114,14 @@ void add_measures(Observation& seen, const std::string& prefix, const NoiseEstim
 // Gradients carry the factor 1 / (targets of the step): a part's own mean is larger by targets of the step /
 // its own. Sizes are in whole sequences' worth of targets.
 
-void Observer::add_noise(Observation& seen, const Batch& batch, bool finite) {
+void Observer::add_noise(Observation& seen, const Batch& batch, double grad_norm, bool finite) {
     const double all = double(batch.valid_targets), T = double(options_.context);
     std::vector<GradientNorm> parts;
     for (int64_t micro = 0; micro < options_.accum; ++micro) {
         const double own = double(targets_in(batch, micro * options_.batch, options_.batch));
         parts.push_back({own / T, own > 0 ? micro_squares_[size_t(micro)] * (all / own) * (all / own) : 0});
     }
-    const NoiseEstimate estimate = estimate_noise(parts, {all / T, batch_squares_});
+    const NoiseEstimate estimate = estimate_noise(parts, {all / T, grad_norm * grad_norm});
     if (finite) noise_.add(estimate);
     add_measures(seen, "noise", estimate, noise_);
 }
@@ -141,7 +140,7 @@ void Observer::add_examples(Observation& seen, const Batch& batch, bool finite) 
     add_measures(seen, "noise.norms", estimate, norm_noise_);
 }
 
-Observation Observer::end(Context& context, int64_t step, const Batch& batch, bool finite) {
+Observation Observer::end(Context& context, int64_t step, const Batch& batch, double grad_norm, bool finite) {
     context.recorder = nullptr;
     if (options_.ring > 0 && plan_.looks()) ring_.push(step, recorder_.records());
     if (!records_) return {};
@@ -150,7 +149,7 @@ Observation Observer::end(Context& context, int64_t step, const Batch& batch, bo
         seen.losses = losses_->rows();
         seen.largest_losses = losses_->largest();
     }
-    if (options_.noise_scale) add_noise(seen, batch, finite);
+    if (options_.noise_scale) add_noise(seen, batch, grad_norm, finite);
     if (options_.example_norms) add_examples(seen, batch, finite);
     return seen;
 }

@@ -30,11 +30,12 @@ class Observer {
     /// After the forward and after the backward pass of micro-batch `micro` of a batch. `losses` [B, T];
     /// `gradients` is the sum so far [buffer_size].
     void after_forward(int64_t micro, const Batch& batch, const float* losses);
-    void after_backward(Context& context, int64_t micro, const Batch& batch, const float* gradients);
+    void after_backward(Context& context, int64_t micro, const float* gradients);
 
     /// After the step: takes the recorder away again, and hands over what is to be recorded of step number
-    /// `step` (empty when nothing is). `finite`: otherwise estimates over steps leave this one out.
-    Observation end(Context& context, int64_t step, const Batch& batch, bool finite);
+    /// `step` (empty when nothing is). `grad_norm`: the batch's, before clipping. `finite`: otherwise
+    /// estimates over steps leave this one out.
+    Observation end(Context& context, int64_t step, const Batch& batch, double grad_norm, bool finite);
 
     /// The moments of the last steps, which the ring gives up.
     RingDump take_ring() { return ring_.take(); }
@@ -45,7 +46,7 @@ class Observer {
     const float* initial_weights() const { return initial_.empty() ? nullptr : initial_.data(); }
 
   private:
-    void add_noise(Observation& seen, const Batch& batch, bool finite);
+    void add_noise(Observation& seen, const Batch& batch, double grad_norm, bool finite);
     void add_examples(Observation& seen, const Batch& batch, bool finite);
     /// Targets of some sequences of the batch that have a loss.
     int64_t targets_in(const Batch& batch, int64_t first_sequence, int64_t sequences) const;
@@ -66,7 +67,7 @@ class Observer {
     std::vector<double> partials_;         // [flat_rows(buffer_size)]
     std::vector<double> micro_squares_;    // [accum]
     std::vector<double> example_squares_;  // [accum · B]
-    double batch_squares_ = 0, norms_squares_ = 0;
+    double norms_squares_ = 0;
 };
 
 }  // namespace wobble

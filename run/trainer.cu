@@ -59,7 +59,7 @@ double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* 
         if (observer) observer->after_forward(i, batch, model_.losses());
         if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
         model_.backward(context_, i > 0);
-        if (observer) observer->after_backward(context_, i, batch, model_.gradients());
+        if (observer) observer->after_backward(context_, i, model_.gradients());
     }
     model_.weight_identities(context_);
     return loss * scale;
@@ -86,7 +86,7 @@ StepRow Trainer::step() {
         if (policy == OnNonfinite::Continue) update(policy);
     }
     const bool finite = std::isfinite(loss) && report.nonfinite.empty();
-    observation_ = observer_.end(context_, step_ + 1, batch_, finite);
+    observation_ = observer_.end(context_, step_ + 1, batch_, report.grad_norm, finite);
     if (report.applied && finite) look_around(observation_, lr, loss);
     if (report.applied || policy == OnNonfinite::Skip) {
         ++step_;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "test/exact_moments.h"
 #include "test/number_series.h"
 
@@ -338,6 +340,48 @@ TYPED_TEST(BlockMoments, OfOneBlockAreMergedIntoWhatIsThere) {
         add_block(Region<T>{values.data(), 0, 0, 0, 1, int64_t(values.size())}, m);
     }
     expect_moments(m, joined<T>({first, second}), Rounding::blocks<T>(Rounding::additions(1, 500), 2));
+}
+
+// The sum of what a shift's rounding leaves of equal values is no spread, however it is added up.
+TYPED_TEST(BlockMoments, OfAConstantHaveNoSpreadInRowsOfAnyWidth) {
+    using T = TypeParam;
+    std::mt19937_64 random(1);
+    std::uniform_real_distribution<T> value(1, 2);
+    for (const int64_t columns : {1, 3, 15, 16, 100}) {
+        for (int i = 0; i < 100; ++i) {
+            const int64_t rows = 4096 / columns;
+            const Values<T> values(size_t(rows * columns), value(random));
+            Moments m;
+            add_block(Region<T>{values.data(), columns, 0, 0, rows, columns}, m);
+            ASSERT_EQ(m.variance(), 0) << columns << " columns of " << values[0];
+            ASSERT_TRUE(std::isnan(m.kurtosis()));
+            ASSERT_EQ(m.mean, double(values[0]));
+        }
+    }
+}
+
+// However much a kernel shows at once.
+TYPED_TEST(BlockMoments, OfOneLargeRegionAreAsGoodAsThoseOfItsPieces) {
+    using T = TypeParam;
+    std::mt19937_64 random(1);
+    std::exponential_distribution<double> spread;
+    for (const int64_t columns : {int64_t(64), int64_t(15), int64_t(50257)}) {
+        for (const double mean : {0.0, 1000.0, 1e5}) {
+            // In rows too short for a pack values are added one after another: a bound on the rounding of
+            // 4,095 additions says nothing of a spread of 1 about 100,000 in float32.
+            if (columns < 16 && mean > 1e4) continue;
+            SCOPED_TRACE(testing::Message() << columns << " columns, mean " << mean);
+            const int64_t rows = columns > 1000 ? 1 : 65536 / columns;
+            Values<T> values;
+            for (int64_t i = 0; i < rows * columns; ++i) values.push_back(T(mean + spread(random)));
+            Moments m;
+            add_block(Region<T>{values.data(), columns, 0, 0, rows, columns}, m);
+            const int64_t width = std::min<int64_t>(columns, 4096);
+            expect_moments(
+                m, values,
+                Rounding::blocks<T>(Rounding::additions(4096 / width, width), int64_t(values.size()) / 2048));
+        }
+    }
 }
 
 }  // namespace

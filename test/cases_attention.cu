@@ -71,14 +71,13 @@ ObservedHeads logits(const Values& qkv, const AttentionSizes& s) {
     return heads;
 }
 
-/// Σ_j ds_ij of each query, from out and lse as they are given; rows are [B, H, T] in blocks, else [B, T, H].
+/// Σ_j ds_ij of each query, from out and lse as they are given; rows are [B, H, T].
 ObservedIdentity sum_of_ds(const Named& given, const AttentionSizes& s, bool blocks) {
     ObservedIdentity sum{blocks ? "attention_backward" : "attention_backward_query", "sum dS", {}, {}, {}};
     const Values& qkv = given.at("qkv");
     const double scale = 1 / std::sqrt(double(s.D)), roundings = 4 + std::sqrt(double(s.D));
     for (int64_t row = 0; row < s.B * s.T * s.H; ++row) {
-        const int64_t b = row / s.H / s.T;
-        const int64_t h = blocks ? row / s.T % s.H : row % s.H, t = blocks ? row % s.T : row / s.H % s.T;
+        const int64_t b = row / s.H / s.T, h = row / s.T % s.H, t = row % s.T;
         const double* q = qkv.data() + s.qkv(b, t, h, 0);
         const double* grad = given.at("dout").data() + ((b * s.T + t) * s.H + h) * s.D;
         const double* out = given.at("out").data() + ((b * s.T + t) * s.H + h) * s.D;
@@ -128,7 +127,7 @@ KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
         c, [=](const Named& given, auto zero) { return naive::attention_forward<decltype(zero)>(given, s); });
     c.observed = {sees("output", "out")};
     c.heads = [=](const Named& given) { return logits(given.at("qkv"), s); };
-    if (blocks) c.matrix = "out", c.columns = C;
+    c.matrix = "out", c.columns = C;
     return c;
 }
 

@@ -72,12 +72,11 @@ std::vector<ObservedIdentity> layernorm_identities(const Named& before, int64_t 
         const double mean = before.at("mean")[row], rstd = before.at("rstd")[row];
         const auto normalised = [&](int64_t c) { return (x[row * C + c] - mean) * rstd; };
         const auto g = [&](int64_t c) { return dy[row * C + c] * weight[c]; };
-        double mean_g = 0, mean_gx = 0, mean_size_g = 0, mean_size_gx = 0, squares = 0;
+        double mean_g = 0, mean_gx = 0, mean_size_g = 0, mean_size_gx = 0;
         for (int64_t c = 0; c < C; ++c) {
             mean_g += g(c) / double(C), mean_size_g += std::abs(g(c)) / double(C);
             mean_gx += g(c) * normalised(c) / double(C);
             mean_size_gx += std::abs(g(c) * normalised(c)) / double(C);
-            squares += normalised(c) * normalised(c);
         }
         double total = 0, size = 0, total_x = 0, size_x = 0, unsure = 0, unsure_x = 0;
         for (int64_t c = 0; c < C; ++c) {
@@ -88,11 +87,11 @@ std::vector<ObservedIdentity> layernorm_identities(const Named& before, int64_t 
             total += dx, size += magnitudes, unsure += errs;
             total_x += dx * n, size_x += magnitudes * std::abs(n), unsure_x += errs * std::abs(n);
         }
-        unsure_x += rstd * mean_size_gx * (double(C) + squares);
+        unsure_x += rstd * mean_size_gx * double(C);
         const double roundings = 2 * (4 + std::sqrt(double(C)));
         sum.residuals.push_back(total), sum.scales.push_back(size);
         sum.uncertainties.push_back(roundings * unsure);
-        along.residuals.push_back(total_x - rstd * mean_gx * (double(C) - squares));
+        along.residuals.push_back(total_x - rstd * mean_gx * double(C) * epsilon * rstd * rstd);
         along.scales.push_back(size_x), along.uncertainties.push_back(roundings * unsure_x);
     }
     return {sum, along};
@@ -142,7 +141,8 @@ KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
                                     .dweight_chunks = at.get<A>("dweight_chunks"),
                                     .dbias_chunks = at.get<A>("dbias_chunks"),
                                     .rows = rows,
-                                    .C = C},
+                                    .C = C,
+                                    .epsilon = A(epsilon)},
                {"case"});
         for (const char* name : {"dweight", "dbias"}) {
             launch(context, SumChunks<E>::teams(C),
@@ -175,7 +175,7 @@ KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
     c.observed = {sees("output", "dx"), sees("output", "dweight"), sees("output", "dbias")};
     c.matrix = "dx", c.columns = C;
     c.identities = [=](const Named& before) { return layernorm_identities(before, rows, C); };
-    c.breaks = {"mean"};
+    c.breaks = {"mean", "rstd"};
     return c;
 }
 

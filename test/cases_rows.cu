@@ -265,8 +265,9 @@ KernelCase classifier(int64_t rows, int64_t V, Gradient gradient) {
         const Values dlogits = expected(before).dlogits;
         for (int64_t r = 0; r < rows; ++r) {
             double residual = 0, size = 0;
-            for (int64_t v = 0; v < V; ++v)
-                residual += dlogits[r * V + v], size += std::abs(dlogits[r * V + v]);
+            for (int64_t v = 0; v < V; ++v) residual += dlogits[r * V + v];
+            // All probabilities, and the target's one.
+            if (targets[size_t(r)] >= 0) size = 2 * scale;
             sum.residuals.push_back(residual), sum.scales.push_back(size);
             // The probabilities add up to `scale` and err as the sum of exponentials does.
             sum.uncertainties.push_back(targets[size_t(r)] < 0 ? 0 : 2 * (8 + roundings) * scale);

@@ -329,7 +329,7 @@ TEST_F(StatisticsInRunDb, ComeBackWithTheirSites) {
     recorder.record({"lnf", -1, Phase::Update}, "adamw", "update", statistics({5, 5}));
     recorder.record({"empty"}, "k", "x", statistics({}));  // has no row
     RunDb db(path_);
-    db.add_statistics(1, recorder.records());
+    db.add_observation(1, recorder.observation());
     db.commit();
     EXPECT_EQ(
         query(all_stats),
@@ -346,7 +346,7 @@ TEST_F(StatisticsInRunDb, HaveHistogramsAsJson) {
     recorder.record({"a"}, "k", "x", statistics(values, true));
     recorder.record({"b"}, "k", "x", statistics({0}, true));
     RunDb db(path_);
-    db.add_statistics(1, recorder.records());
+    db.add_observation(1, recorder.observation());
     db.commit();
     EXPECT_EQ(
         query("SELECT key, value FROM histograms JOIN sites USING (site), json_each(bins) WHERE name = 'a'"),
@@ -370,7 +370,7 @@ TEST_F(StatisticsInRunDb, KeepTheNumbersOfSitesAndForgetLaterSteps) {
     recorder.record({"a"}, "k", "y", statistics({2}, true));
     {
         RunDb db(path_);
-        for (int64_t step : {1, 2, 3}) db.add_statistics(step, recorder.records());
+        for (int64_t step : {1, 2, 3}) db.add_observation(step, recorder.observation());
     }
     recorder.clear();
     for (const char* name : {"new", "a"})
@@ -379,7 +379,7 @@ TEST_F(StatisticsInRunDb, KeepTheNumbersOfSitesAndForgetLaterSteps) {
     db.forget_after(1);
     EXPECT_EQ(query("SELECT count(*), max(step) FROM stats"), "2|1");
     EXPECT_EQ(query("SELECT count(*), max(step) FROM histograms"), "2|1");
-    db.add_statistics(2, recorder.records());
+    db.add_observation(2, recorder.observation());
     db.commit();
     EXPECT_EQ(query("SELECT site, name, channel FROM sites ORDER BY site"), "1|a|x\n2|a|y\n3|new|y\n4|new|x");
     EXPECT_EQ(query("SELECT step, site, mean FROM stats ORDER BY step, site"),

@@ -66,7 +66,7 @@ struct AdamW {
         const int64_t first = row * length;
         Sum<Team, double> updates, weights;
         Tally<Team> tally;
-        team.each(flat_row_length(row, n, length), [&](auto at) {
+        team.each(flat_row_length(row, n, length), [&](auto at) INLINED {
             const auto g = load(gradient + first, at) * clip;
             const auto new_m = fused(g, one_minus_beta1, load(m + first, at) * beta1);
             const auto new_v = fused(g * g, one_minus_beta2, load(v + first, at) * beta2);
@@ -78,8 +78,8 @@ struct AdamW {
             store(m + first, at, new_m);
             store(v + first, at, new_v);
             store(weight + first, at, new_w);
-            updates += widen(update) * widen(update);
-            weights += widen(new_w) * widen(new_w);
+            updates += convert<double>(update) * convert<double>(update);
+            weights += convert<double>(new_w) * convert<double>(new_w);
             if constexpr (Probe::looks) {
                 tally.take(g, new_m, w, new_w, update, root, epsilon, per_unit);
                 if (initial) tally.take_distance(new_w - load(initial + first, at));
@@ -113,11 +113,10 @@ struct AdamW {
             const auto share = gradient / larger(root, splat<N>(larger(epsilon, smallest_normal<A>)));
             ratio.add_product(share, share);
             below += where_less(root, edge, one, none);
-            const auto moves = where_less(none, magnitude(update), one, none);
+            const auto moves = where_equal(update, none, none, one);
             updated += moves;
-            lost += where_less(none, magnitude(new_w - w), none, moves);
-            lost_in_bf16 +=
-                where_less(none, magnitude(rounded_to_bf16(new_w) - rounded_to_bf16(w)), none, moves);
+            lost += where_equal(new_w, w, moves, none);
+            lost_in_bf16 += where_equal(rounded_to_bf16(new_w), rounded_to_bf16(w), moves, none);
         }
         template <int N>
         HD void take_distance(Pack<A, N> moved) {

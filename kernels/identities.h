@@ -79,8 +79,8 @@ struct BlockDots {
         Sum<Team, double> dot, size;
         for (int64_t row = 0; row < height; ++row) {
             team.each(width, [&](auto at) {
-                const auto product =
-                    widen(load(x + corner + row * C, at)) * widen(load(y + corner + row * C, at));
+                const auto product = convert<double>(load(x + corner + row * C, at)) *
+                                     convert<double>(load(y + corner + row * C, at));
                 dot += product;
                 size += magnitude(product);
             });

@@ -215,7 +215,7 @@ struct LayerNormExamples {
         }
         Sum<Team, double> sum;
         team.each(C, [&](auto at) {
-            const auto w = widen(load(dw, at)), own_bias = widen(load(db, at));
+            const auto w = convert<double>(load(dw, at)), own_bias = convert<double>(load(db, at));
             sum.add_product(w, w);
             sum.add_product(own_bias, own_bias);
         });

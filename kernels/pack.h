@@ -175,8 +175,18 @@ namespace detail {
 template <class T, int N, class V = typename HostVector<T, N>::type>
 HOST V fused_vectors(V a, V b, V c) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    if constexpr (sizeof(V) > 64) {
+        // Wider than a register, GCC would take it apart into scalars.
+        using Half = typename HostVector<T, N / 2>::type;
+        Half x[2], y[2], z[2];
+        std::memcpy(x, &a, sizeof x), std::memcpy(y, &b, sizeof y), std::memcpy(z, &c, sizeof z);
+        z[0] = fused_vectors<T, N / 2>(x[0], y[0], z[0]), z[1] = fused_vectors<T, N / 2>(x[1], y[1], z[1]);
+        std::memcpy(&c, z, sizeof z);
+        return c;
+    }
     T x[N], y[N], z[N];
     std::memcpy(x, &a, sizeof x), std::memcpy(y, &b, sizeof y), std::memcpy(z, &c, sizeof z);
+#pragma GCC unroll 1
     for (int i = 0; i < N; ++i) z[i] = std::fma(x[i], y[i], z[i]);
     std::memcpy(&c, z, sizeof z);
     return c;
@@ -204,10 +214,12 @@ HD Pack<T, N> fused(Pack<T, N> a, Pack<T, N> b, T c) {
     return fused(a, b, splat<N>(c));
 }
 
-template <int N, class T>
-HD Pack<double, N> widen(Pack<T, N> a) {
-    if constexpr (Pack<T, N>::vector) return {__builtin_convertvector(a.v, typename Pack<double, N>::Vector)};
-    else return generate<double, N>([&](int i) { return double(a.v[i]); });
+/// Every element rounded or widened to S.
+template <class S, class T, int N>
+HD Pack<S, N> convert(Pack<T, N> a) {
+    if constexpr (std::is_same_v<S, T>) return a;
+    else if constexpr (Pack<T, N>::vector) return {__builtin_convertvector(a.v, typename Pack<S, N>::Vector)};
+    else return generate<S, N>([&](int i) { return S(a.v[i]); });
 }
 
 /// a < b ? x : y, element by element. A comparison with NaN is false, so NaN in `a` or `b` gives y.
@@ -215,6 +227,13 @@ template <class T, int N>
 HD Pack<T, N> where_less(Pack<T, N> a, Pack<T, N> b, Pack<T, N> x, Pack<T, N> y) {
     if constexpr (Pack<T, N>::vector) return {a.v < b.v ? x.v : y.v};
     else return generate<T, N>([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
+}
+
+/// a == b ? x : y, element by element; NaN equals nothing.
+template <class T, int N>
+HD Pack<T, N> where_equal(Pack<T, N> a, Pack<T, N> b, Pack<T, N> x, Pack<T, N> y) {
+    if constexpr (Pack<T, N>::vector) return {a.v == b.v ? x.v : y.v};
+    else return generate<T, N>([&](int i) { return a.v[i] == b.v[i] ? x.v[i] : y.v[i]; });
 }
 
 /// |x|

@@ -254,42 +254,52 @@ struct Product {
     void finish(const Vector (&sums)[Shape::MR][2], int64_t i0, int64_t j0, bool continued, bool last,
                 Probe& probe) const {
         const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
-        if (j0 + Shape::NR <= n) {
+        const int64_t columns = std::min<int64_t>(Shape::NR, n - j0);
+        alignas(64) T branch[Shape::MR * Shape::NR];  // what is added to the residual, kept for a probe
+        if (columns == Shape::NR) {
             for (int64_t i = 0; i < rows; ++i) {
                 UNROLL for (int h = 0; h < 2; ++h) {
                     finish_pack(sums[i][h], i0 + i, At<Shape::width>{j0 + h * Shape::width}, continued, last,
-                                probe);
+                                branch + i * Shape::NR + h * Shape::width, probe);
                 }
             }
         } else {
             for (int64_t i = 0; i < rows; ++i) {
                 T sum[Shape::NR];
                 std::memcpy(sum, sums[i], sizeof sum);
-                for (int64_t j = j0; j < n; ++j) {
-                    finish_pack(splat<1>(sum[j - j0]), i0 + i, At<1>{j}, continued, last, probe);
+                for (int64_t j = 0; j < columns; ++j) {
+                    finish_pack(splat<1>(sum[j]), i0 + i, At<1>{j0 + j}, continued, last,
+                                branch + i * Shape::NR + j, probe);
                 }
             }
         }
-        if (last) probe.wrote(Output, i0, j0, c + i0 * n + j0, std::min<int64_t>(Shape::NR, n - j0), rows, n);
+        const int64_t first = i0 * n + j0;
+        if constexpr (Probe::looks) {
+            if (last && residual && !in_place())
+                probe.pair(branch, Shape::NR, residual + first, n, columns, rows);
+        }
+        if (last) probe.wrote(Output, i0, j0, c + first, columns, rows, n);
+    }
+
+    /// A residual in C itself is added first: later blocks of K find partial sums in its place.
+    HD bool in_place() const {
+        return residual == c && activation == Epilogue::None;
     }
 
     template <int N, class Probe>
     HOST void finish_pack(Pack<T, N> value, int64_t row, At<N> at, bool continued, bool last,
-                          Probe& probe) const {
+                          [[maybe_unused]] T* branch, Probe& probe) const {
         T* out = c + row * n;
-        // A residual in C itself is added first: later blocks of K find partial sums in its place.
-        const bool in_place = residual == c && activation == Epilogue::None;
-        if (continued || accumulate || in_place) value = value + load(out, at);
+        if (continued || accumulate || in_place()) value = value + load(out, at);
         if (last) {
             if (bias) value = value + load(bias, at);
             if (activation == Epilogue::Gelu) {
                 store(before_activation + row * n, at, value);
                 value = Gelu::value(value);
             }
-            if (residual && !in_place) {
-                const auto beside = load(residual + row * n, at);
-                if constexpr (Probe::looks) probe.pair(value, beside);
-                value = value + beside;
+            if (residual && !in_place()) {
+                if constexpr (Probe::looks) store(branch, At<N>{0}, value);
+                value = value + load(residual + row * n, at);
             }
             value = probe.writes(Output, row, at, value);
         }

@@ -93,7 +93,7 @@ struct SquaredSum {
         const T* in = x + row * length;
         Sum<Team, double> sum;
         team.each(flat_row_length(row, n, length), [&](auto at) {
-            const auto value = widen(probe.observe(Value, row, at, load(in, at)));
+            const auto value = convert<double>(probe.observe(Value, row, at, load(in, at)));
             sum += value * value;
         });
         const double total = team.sum(sum);
@@ -122,7 +122,8 @@ struct SquaredChange {
         Sum<Team, double> sum;
         team.each(flat_row_length(row, n), [&](auto at) {
             const auto now = load(x + first, at);
-            const auto change = widen(probe.observe(Change, row, at, now - load(previous + first, at)));
+            const auto change =
+                convert<double>(probe.observe(Change, row, at, now - load(previous + first, at)));
             store(previous + first, at, now);
             sum += change * change;
         });

@@ -171,7 +171,7 @@ bool RunningMoments<T>::pass(const Region<T>* regions, int count, bool any_shift
     }
     const Sum<Lane, T>* sums[] = {&s1, &s2, &s3, &s4};
     UNROLL for (int k = 0; k < 4; ++k) {
-        sums_[k] = sums_[k] + widen(sums[k]->lanes);
+        sums_[k] = sums_[k] + convert<double>(sums[k]->lanes);
         tails_[k] += double(sums[k]->tail);
     }
     count_ += n;

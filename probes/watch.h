@@ -118,7 +118,6 @@ class BlockProbe {
             flush(c);
             queues_[c].moments.finish(seen_.channels[c].moments);
         }
-        settle_pair();
     }
 
     HD bool full() const { return look_.tier == Tier::Full; }
@@ -161,19 +160,10 @@ class BlockProbe {
         return value;
     }
     CALLS_HOST_CODE
-    template <int N>
-    HD void pair(Pack<A, N> value, Pack<A, N> beside) {
-        if constexpr (N == 1 || N == Lane::width) {
-            // In float64: squares of what float32 holds need not fit it.
-            const auto wide = widen(value), wide_beside = widen(beside);
-            dot_.add_product(wide, wide_beside);
-            squares_.add_product(wide, wide);
-            beside_squares_.add_product(wide_beside, wide_beside);
-            if (++pairs_ == 64) [[unlikely]]
-                settle_pair();
-        } else {
-            for (int i = 0; i < N; ++i) pair(splat<1>(value[i]), splat<1>(beside[i]));
-        }
+    HD void pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
+                 int64_t rows) {
+        if (!add_pair<A>(branch, stride, beside, beside_stride, columns, rows))
+            add_pair<double>(branch, stride, beside, beside_stride, columns, rows);
     }
     HD void sum(int which, double value) { seen_.sums[which] += value; }
     HD void residual(int identity, int64_t row, double value, double scale) {
@@ -194,6 +184,29 @@ class BlockProbe {
         RunningMoments<A> moments;
         alignas(64) A memory[most_aside];
     };
+
+    /// Adds up products in S. Returns false, with nothing added, where S might not hold the squares.
+    template <class S>
+    bool add_pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
+                  int64_t rows) {
+        Sum<Lane, S> dot, squares, beside_squares;
+        for (int64_t r = 0; r < rows; ++r) {
+            Lane{}.each(columns, [&](auto at) {
+                const auto v = convert<S>(load(branch + r * stride, at));
+                const auto b = convert<S>(load(beside + r * beside_stride, at));
+                dot.add_product(v, b);
+                squares.add_product(v, v);
+                beside_squares.add_product(b, b);
+            });
+        }
+        const double v2 = double(squares.total()), b2 = double(beside_squares.total());
+        if constexpr (sizeof(S) < sizeof(double)) {
+            constexpr double least = 0x1p-60, most = std::numeric_limits<S>::max();
+            if (!(v2 >= least && b2 >= least && v2 <= most && b2 <= most)) return false;
+        }
+        seen_.pair.merge({true, double(dot.total()), v2, b2});
+        return true;
+    }
 
     template <int N>
     __attribute__((noinline)) Pack<A, N> broken(int channel, int64_t row, At<N> at, Pack<A, N> value) const {
@@ -245,23 +258,11 @@ class BlockProbe {
         if (count > 0) add_block(gathered, count, *to.histogram);
     }
 
-    void settle_pair() {
-        if constexpr (C::pair) {
-            if (pairs_ == 0) return;
-            seen_.pair.merge(
-                {true, double(dot_.total()), double(squares_.total()), double(beside_squares_.total())});
-            dot_ = {}, squares_ = {}, beside_squares_ = {};
-            pairs_ = 0;
-        }
-    }
-
     Seen<Kernel>& seen_;
     const Look& look_;
     SampledRows* sample_;
     bool breaks_;
     Queue queues_[C::count];
-    Sum<Lane, double> dot_, squares_, beside_squares_;
-    int pairs_ = 0;
 };
 
 /// A lane's probe on CUDA: it keeps moments and tallies in registers.
@@ -294,11 +295,13 @@ struct LaneProbe {
     }
     template <class T>
     HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
-    template <int N>
-    HD void pair(Pack<A, N> value, Pack<A, N> beside) {
-        for (int i = 0; i < N; ++i) {
-            const double v = double(value[i]), b = double(beside[i]);
-            pairs.merge({true, v * b, v * v, b * b});
+    HD void pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
+                 int64_t rows) {
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t c = 0; c < columns; ++c) {
+                const double v = double(branch[r * stride + c]), b = double(beside[r * beside_stride + c]);
+                pairs.merge({true, v * b, v * v, b * b});
+            }
         }
     }
     HD void sum(int i, double value) { sums[i] += value; }

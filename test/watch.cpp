@@ -142,7 +142,8 @@ TYPED_TEST(Probes, MayFinishInAnyOrder) {
         probe.sum(0, 1.0 / double(part + 3));
         probe.residual(1, part, 1.0 / double(part + 3), 1);
         probe.query(part % 2, {2, 1, 1, 1.0 + 1.0 / double(part + 3), -0.1, 1, 1});
-        probe.pair(splat<1>(A(part)), splat<1>(A(0.1)));
+        const A branch = A(part), beside = A(0.1);
+        probe.pair(&branch, 1, &beside, 1, 1, 1);
     };
     for (int64_t part : {0, 1, 2}) fill(forwards, part);
     for (int64_t part : {2, 1, 0}) fill(backwards, part);

@@ -84,7 +84,8 @@ struct ExactPair {
         const long double v = value, b = beside;
         dot += v * b, squares += v * v, beside_squares += b * b, sizes += std::abs(v * b), ++n;
     }
-    /// 64 values go through one lane in A, the rest is float64; a product that is not fused is rounded.
+    /// At most 60 values of a tile go through one lane in A, the rest is float64; a product that is not fused
+    /// is rounded.
     template <class A>
     void expect(const PairTally& found) const {
         const long double epsilon =
@@ -95,39 +96,40 @@ struct ExactPair {
     }
 };
 
-template <int N, class A, class Probe>
-void show_pairs(Probe& probe, int count, ExactPair& exact) {
-    std::mt19937_64 generator(uint64_t(N * 1000 + count));
+/// Shows a probe a tile of values and its neighbours, both inside wider matrices.
+template <class A, class Probe>
+void show_pair(Probe& probe, int64_t columns, int64_t rows, double scale, ExactPair& exact) {
+    std::mt19937_64 generator(uint64_t(columns * 1000 + rows));
     std::normal_distribution<double> distribution(0.3, 1);
-    for (int i = 0; i < count; ++i) {
-        Pack<A, N> value, beside;
-        for (int k = 0; k < N; ++k) {
-            value.set(k, A(distribution(generator))), beside.set(k, A(distribution(generator)));
-            exact.add(double(value[k]), double(beside[k]));
+    const int64_t stride = columns + 3, beside_stride = columns + 5;
+    std::vector<A> branch(size_t(rows * stride), A(NAN)), beside(size_t(rows * beside_stride), A(NAN));
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+            A& value = branch[size_t(r * stride + c)];
+            A& neighbour = beside[size_t(r * beside_stride + c)];
+            value = A(scale * distribution(generator)), neighbour = A(scale * distribution(generator));
+            exact.add(double(value), double(neighbour));
         }
-        probe.pair(value, beside);
     }
+    probe.pair(branch.data(), stride, beside.data(), beside_stride, columns, rows);
 }
 
-TYPED_TEST(WatchedTallies, AddUpPairsOfEveryWidth) {
+TYPED_TEST(WatchedTallies, AddUpPairsOfTilesOfEveryShapeAndSize) {
     using A = TypeParam;
     const Look look = at_tier(Tier::Moments);
-    for (int count : {1, 5, 63, 64, 65, 200}) {
+    // Squares of the last ones do not fit float32: they overflow, or vanish.
+    for (double scale : {1.0, 1e-5, 1e15, 1e30, 1e-30, 1e-42, 0.0}) {
         Watch<Example<A>> watch(2, look);
         ExactPair exact;
-        {
-            auto probe = watch.probe(0);
-            show_pairs<16, A>(probe, count, exact);
-            show_pairs<1, A>(probe, count, exact);
-        }
-        {
-            auto probe = watch.probe(1);
-            show_pairs<8, A>(probe, count, exact);
-            show_pairs<4, A>(probe, count, exact);
+        for (int part : {0, 1}) {
+            auto probe = watch.probe(part);
+            for (int64_t columns : {1, 15, 16, 32, 37})
+                for (int64_t rows : {1, 2, 12}) show_pair<A>(probe, columns + part, rows, scale, exact);
         }
         const auto seen = watch.total();
         EXPECT_TRUE(seen.pair.any);
         exact.template expect<A>(seen.pair);
+        EXPECT_EQ(seen.pair.squares > 0, scale > 0);
     }
 }
 
@@ -191,7 +193,7 @@ TYPED_TEST(WatchedTallies, OfLanesAreTakenTogetherInTheirOrder) {
         std::vector<A> memory;
         auto& probe = lanes[size_t(lane)];
         show(probe, memory, 2, 2 * lane, 37, {A(0), A(INFINITY)}, its);
-        show_pairs<4, A>(probe, 10, exact);
+        show_pair<A>(probe, 7, 3, 1, exact);
         probe.sum(1, double(lane));
         probe.residual(0, lane, double(lane) - 1, 2);
         if (lane > 0) probe.query(lane % 2, {1, double(lane), 1, 1, 0, 1, 1});

@@ -47,6 +47,16 @@ KernelCase residual() {
                      });
 }
 
+template <class E>
+KernelCase scale() {
+    const int64_t n = rows * C;
+    return over_rows("", dimensions({rows, C}), {.bytes = 2.0 * double(n) * sizeof(E)}, flat_rows(n),
+                     [=](Operands& operands) {
+                         return Scale<E>{
+                             .x = operands.normal<E>(n), .y = operands.room<E>(n), .n = n, .factor = E(0.5)};
+                     });
+}
+
 /// The two stages of a bias gradient.
 template <class E>
 KernelCase column_sum() {
@@ -144,6 +154,7 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(activation_forward<E>());
     table.push_back(activation_backward<E>());
     table.push_back(residual<E>());
+    table.push_back(scale<E>());
     table.push_back(column_sum<E>());
     table.push_back(sum_chunks<E>());
     table.push_back(squared_sum<E>());

@@ -48,7 +48,7 @@ class Steps {
         initialise(model_.table(), 1, model_.weights());
         for (const char* tier : tiers) {
             Options& options = options_.emplace_back();
-            options.batch = step_model.batch, options.context = step_model.config.context;
+            options.batch = step_model.batch, options.model.context = step_model.config.context;
             options.probes = tier, options.probe_every = 1;
             observers_.push_back(std::make_unique<Observer>(options, model_.table(), data_));
         }
@@ -61,7 +61,7 @@ class Steps {
         const Batch batch = read_batch(data_, done_ * batch_size, int(batch_size));
         observer.begin(context_, done_);
         model_.forward(context_, batch.inputs.data(), batch.targets.data(), batch_size,
-                       options_[tier].context, 1 / double(batch.valid_targets));
+                       options_[tier].model.context, 1 / double(batch.valid_targets));
         observer.after_forward(0, batch, model_.losses());
         model_.backward(context_, false);
         observer.after_backward(context_, 0, model_.gradients());

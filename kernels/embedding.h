@@ -1,4 +1,4 @@
-// Token and position embedding:  y[b, t] = wte[token[b, t]] + wpe[t].
+// Token and position embedding:  y[b, t] = scale · wte[token[b, t]] + wpe[t].
 //
 // Backward adds each row of dy into the row of its token. To own every sum, a team takes one token of the
 // vocabulary and walks the positions that hold it, in order; `TokenIndex` sorts the positions by token first
@@ -22,10 +22,11 @@ struct EmbeddingForward {
 
     const int32_t* tokens;  // [B·T], each in [0, V)
     const T* wte;           // [V, C]
-    const T* wpe;           // [T, C]
+    const T* wpe;           // [T, C]; null: no position is added
     T* y;                   // [B·T, C]
     int64_t sequence;       // T
     int64_t C;
+    Accumulator<T> scale = 1;
 
     int64_t row_elements() const { return C; }
     int64_t observed_columns() const { return C; }
@@ -33,9 +34,10 @@ struct EmbeddingForward {
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const T* token = wte + int64_t(tokens[row]) * C;
-        const T* position = wpe + row % sequence * C;
+        const T* position = wpe ? wpe + row % sequence * C : nullptr;
         team.each(C, [&](auto at) {
-            const auto value = load(token, at) + load(position, at);
+            auto value = load(token, at) * scale;
+            if (position) value = value + load(position, at);
             store(y + row * C, at, probe.writes(Output, row, at, value));
         });
         probe.wrote(Output, row, 0, y + row * C, C);
@@ -57,8 +59,8 @@ struct TokenIndex {
     }
 };
 
-/// One token of the vocabulary per team: dwte[v] += Σ dy at the positions of v. Adds to what is there, since
-/// the output head shares the matrix. Tokens that do not occur cost nothing.
+/// One token of the vocabulary per team: dwte[v] += scale · Σ dy at the positions of v. Adds to what is
+/// there, since the output head shares the matrix. Tokens that do not occur cost nothing.
 template <class T>
 struct TokenEmbeddingBackward {
     using Element = T;
@@ -72,6 +74,7 @@ struct TokenEmbeddingBackward {
     const T* dy;            // [B·T, C]
     A* dwte;                // [V, C]
     int64_t C;
+    A scale = 1;
 
     int64_t row_elements() const { return C; }
 
@@ -81,7 +84,8 @@ struct TokenEmbeddingBackward {
         if (begin == end) return;
         team.each(C, [&](auto at) {
             auto sum = load(dwte + token * C, at);
-            for (int32_t i = begin; i < end; ++i) sum = sum + load(dy + int64_t(order[i]) * C, at);
+            for (int32_t i = begin; i < end; ++i)
+                sum = fused(load(dy + int64_t(order[i]) * C, at), scale, sum);
             store(dwte + token * C, at, probe.writes(Output, token, at, sum));
         });
         probe.wrote(Output, token, 0, dwte + token * C, C);

@@ -18,8 +18,8 @@ namespace wobble {
 
 /// The probe of a bare kernel: it compiles to nothing. One that looks has besides
 ///   bool full()                                  whether residuals of identities are wanted
-///   void pair(branch, stride, beside, stride, columns, rows)   what a branch adds to the residual stream,
-///   and
+///   void pair(branch, stride, beside, stride, columns, rows, factor)   what a branch adds to the residual
+///                                                stream (factor · branch; some thousand values at most), and
 ///                                                the stream
 ///   void sum(which, value)                       adds to one of the kernel's `sums`
 ///   void residual(identity, row, value, scale)   one of the kernel's `identities`: what is left of what

@@ -1,9 +1,31 @@
-// The shape of a GPT-2.
+// What a model is made of. Every field but the sizes is a choice within the family; the defaults are GPT-2's.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace wobble {
+
+enum class NormKind { LayerNorm, RMSNorm, None };
+enum class Placement { Pre, Post, Peri, Reordered };
+enum class Position { Learned, None };
+
+/// The words for a choice's values on the command line, in the order of the enumeration.
+template <class Choice>
+const std::vector<std::string>& words();
+
+template <class Choice>
+std::optional<Choice> choice_named(const std::string& word) {
+    const std::vector<std::string>& all = words<Choice>();
+    for (size_t i = 0; i < all.size(); ++i)
+        if (all[i] == word) return Choice(i);
+    return {};
+}
+
+/// "a, b or c"
+std::string listed(const std::vector<std::string>& words);
 
 struct ModelConfig {
     int64_t vocab = 256;     // V
@@ -11,13 +33,33 @@ struct ModelConfig {
     int64_t layers = 4;      // L
     int64_t heads = 4;       // H
     int64_t channels = 128;  // C
-    double epsilon = 1e-5;   // of the layer norms
+    int64_t mlp_width = 0;   // F; 0: 4C
 
-    int64_t head_size() const { return channels / heads; }  // D
-    int64_t mlp_width() const { return 4 * channels; }      // F
+    // Norms
+    NormKind norm = NormKind::LayerNorm;
+    Placement norm_placement = Placement::Pre;
+    double norm_epsilon = 1e-5;
+    bool norm_gain = true, norm_bias = true;
+    bool norm_depth_scaling = false;
+
+    // Branches
+    double residual_scale = 1;
+    bool bias = true;  // of linear layers
+
+    // Embedding and head
+    Position position = Position::Learned;
+    double embedding_scale = 1;
+    bool embedding_norm = false;
+    bool tied = true;
+    bool zero_head = false;
+
+    int64_t head_size() const { return channels / heads; }                      // D
+    int64_t width() const { return mlp_width > 0 ? mlp_width : 4 * channels; }  // F
+    /// Whether a norm stands before the head: not where each block's output is normalised already.
+    bool final_norm() const { return norm != NormKind::None && norm_placement != Placement::Post; }
 };
 
-/// Throws UserError when no model has this shape.
+/// Throws UserError when there is no such model.
 void check(const ModelConfig& config);
 
 }  // namespace wobble

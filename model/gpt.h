@@ -1,34 +1,18 @@
-// GPT-2 (Radford et al. 2019): token and position embedding, L pre-norm blocks of causal attention and a GELU
-// network, a last norm, and the embedding again as output head. Forward and backward are written out layer by
-// layer in layers.h.
+// A GPT: token and position embedding, L blocks, a last norm, and an output head. Which kind of each is the
+// configuration's choice (config.h); the default is GPT-2 (Radford et al. 2019). Forward and backward are
+// written out in layers.h, the parts of a block in block.h and what it includes.
 #pragma once
 
-#include <memory>
+#include <optional>
 
-#include "kernels/attention.h"
 #include "kernels/context.h"
 #include "kernels/embedding.h"
+#include "model/block.h"
 #include "model/config.h"
 #include "model/memory.h"
 #include "model/parameters.h"
 
 namespace wobble {
-
-/// One block's activations that backward needs.
-template <class T>
-struct LayerActivations {
-    T* ln_1;                               // [B·T, C]
-    Accumulator<T>*ln_1_mean, *ln_1_rstd;  // [B·T]
-    T* qkv;                                // [B·T, 3C]
-    Accumulator<T>* lse;                   // [B, H, T]
-    T* attention;                          // [B·T, C]
-    T* middle;                             // [B·T, C]: the residual stream between attention and network
-    T* ln_2;                               // [B·T, C]
-    Accumulator<T>*ln_2_mean, *ln_2_rstd;  // [B·T]
-    T* fc;                                 // [B·T, F], before GELU
-    T* gelu;                               // [B·T, F]
-    T* out;                                // [B·T, C]: the residual stream after the block
-};
 
 /// Weights, gradients and activations for up to `batch` sequences at a time. T: float, or double to check
 /// gradients.
@@ -39,7 +23,6 @@ class Gpt {
 
     /// Memory for sequences of up to config.context tokens. Without `training`, nothing is held for backward.
     Gpt(const ModelConfig& config, int64_t batch, bool training);
-
     const ModelConfig& config() const { return config_; }
     const ParameterTable& table() const { return table_; }
     T* weights() { return weights_; }      // [table().buffer_size]
@@ -67,11 +50,14 @@ class Gpt {
     const A* losses() const { return losses_; }
 
   private:
+    using Tensor = typename Tensors<T>::Tensor;
+
     void lay_out(Memory& memory);
+    void bind(const Tensors<T>& tensors);
     void logits_forward(Context& context, const int32_t* tokens, int64_t position,
                         const AttentionShape& shape);
-    void block_forward(Context& context, int64_t layer, const T* in, const AttentionShape& shape);
-    void block_backward(Context& context, int64_t layer, bool accumulate);
+    void head_backward(Context& context);
+    void embedding_backward(Context& context);
 
     ModelConfig config_;
     ParameterTable table_;
@@ -81,21 +67,20 @@ class Gpt {
 
     T* weights_ = nullptr;
     A* gradients_ = nullptr;
-    std::unique_ptr<Tensors<T>> weight_, gradient_;
+    Tensor wte_, wpe_, head_;  // [V, C], [T, C], [V, C]; head_ is wte_ where they are tied
 
-    std::vector<LayerActivations<T>> layers_;
-    T *embedding_ = nullptr, *ln_f_ = nullptr, *logits_ = nullptr;       // [B·T, C], [B·T, C], [B·T, V]
-    A *ln_f_mean_ = nullptr, *ln_f_rstd_ = nullptr, *losses_ = nullptr;  // [B·T]
+    std::optional<Norm<T>> ln_0_, ln_f_;  // of the embedding, before the head
+    std::vector<Block<T>> blocks_;
+    T *embedding_ = nullptr, *logits_ = nullptr;  // [B·T, C], [B·T, V]
+    A* losses_ = nullptr;                         // [B·T]
 
-    // Backward's own, used by one layer after the other.
-    T *d_stream_ = nullptr, *d_channels_ = nullptr,
-      *d_wide_ = nullptr;                          // [B·T, C], [B·T, C], [B·T, max(3C, F)]
-    A *chunks_a_ = nullptr, *chunks_b_ = nullptr;  // [chunks, max(3C, F)]
+    Workspace<T> workspace_;
     TokenIndex index_;
 
     // The last forward.
     const int32_t* tokens_ = nullptr;
-    int64_t rows_ = 0, sequence_ = 0;
+    std::vector<const T*> streams_;  // [L + 1]: the residual stream before each block, and after the last
+    const T* head_in_ = nullptr;     // what the head was given
 };
 
 }  // namespace wobble

@@ -33,18 +33,23 @@ void Gpt<T>::weight_identities(Context& context) {
         return d;
     };
     for (int64_t l = 0; l < config_.layers; ++l) {
-        const LayerTensors<T>& w = weight_->layers[size_t(l)];
-        const LayerTensors<A>& g = gradient_->layers[size_t(l)];
+        const SelfAttention<T>& a = blocks_[size_t(l)].attention;
         const Site qkv{"attn.qkv", int(l), Phase::Backward}, proj{"attn.proj", int(l), Phase::Backward};
         if (context.recorder->tier(qkv) != Tier::Full) continue;
-        const Dots matrix = dots(qkv.of(".weight"), w.attn_qkv_weight, g.attn_qkv_weight, C, 3 * C, C, D);
-        const Dots bias = dots(qkv.of(".bias"), w.attn_qkv_bias, g.attn_qkv_bias, 1, 3 * C, 1, D);
-        const Dots out = dots(proj.of(".weight"), w.attn_proj_weight, g.attn_proj_weight, C, C, D, C);
+        const auto of = [&](const Site& site, const Tensor& tensor, int64_t rows, int64_t columns,
+                            int64_t height, int64_t width) {
+            return dots(site, tensor.weight, tensor.gradient, rows, columns, height, width);
+        };
+        const Dots matrix = of(qkv.of(".weight"), a.qkv.weight, C, 3 * C, C, D);
+        const Dots bias = a.qkv.bias
+                              ? of(qkv.of(".bias"), a.qkv.bias, 1, 3 * C, 1, D)
+                              : Dots{std::vector<double>(size_t(3 * H)), std::vector<double>(size_t(3 * H))};
+        const Dots out = of(proj.of(".weight"), a.proj.weight, C, C, D, C);
         ResidualTally query_key, value_out;
         for (int64_t h = 0; h < H; ++h) {
-            const auto part = [&](int64_t p, const std::vector<double> Dots::*of) {
+            const auto part = [&](int64_t p, const std::vector<double> Dots::*of_what) {
                 const size_t i = size_t(p * H + h);
-                return (matrix.*of)[i] + (bias.*of)[i];
+                return (matrix.*of_what)[i] + (bias.*of_what)[i];
             };
             query_key.add(h, part(0, &Dots::values) - part(1, &Dots::values),
                           part(0, &Dots::sizes) + part(1, &Dots::sizes));

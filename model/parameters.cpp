@@ -2,34 +2,15 @@
 
 #include <Random123/philox.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <stdexcept>
 
-#include "kernels/error.h"
-
 namespace wobble {
 
-void check(const ModelConfig& c) {
-    const auto positive = [](int64_t value, const char* flag) {
-        if (value < 1) {
-            throw UserError(std::string(flag) + " is " + std::to_string(value) + "; expected at least 1");
-        }
-    };
-    positive(c.vocab, "--vocab"), positive(c.context, "--context"), positive(c.layers, "--layers");
-    positive(c.heads, "--heads"), positive(c.channels, "--channels");
-    if (c.channels % c.heads != 0) {
-        int64_t below = c.heads;
-        while (c.channels % below != 0) --below;
-        throw UserError(
-            "--heads " + std::to_string(c.heads) + " does not divide --channels " +
-            std::to_string(c.channels) + "; every head needs the same number of channels; try --heads " +
-            std::to_string(below) + " or --channels " + std::to_string((c.channels / c.heads + 1) * c.heads));
-    }
-}
-
 ParameterTable::ParameterTable(const ModelConfig& config) {
-    const int64_t C = config.channels, F = config.mlp_width();
+    const int64_t C = config.channels, F = config.width();
     // GPT-2: N(0, 0.02), and the projections that write to the residual stream scaled by 1/sqrt(2L), since 2L
     // of them add up (Radford et al. 2019, section 2.3).
     const double std = 0.02, residual_std = std / std::sqrt(2.0 * double(config.layers));
@@ -44,26 +25,40 @@ ParameterTable::ParameterTable(const ModelConfig& config) {
         buffer_size += (size + 15) / 16 * 16;
     };
     const auto norm = [&](const std::string& name) {
-        add(name + ".weight", {C}, Role::Gain, 1, 0);
-        add(name + ".bias", {C}, Role::Bias, 0, 0);
+        if (config.norm == NormKind::None) return;
+        if (config.norm_gain) add(name + ".weight", {C}, Role::Gain, 1, 0);
+        if (config.norm_bias && config.norm == NormKind::LayerNorm)
+            add(name + ".bias", {C}, Role::Bias, 0, 0);
     };
     const auto linear = [&](const std::string& name, int64_t in, int64_t out, double deviation) {
         add(name + ".weight", {in, out}, Role::Matrix, 0, deviation);
-        add(name + ".bias", {out}, Role::Bias, 0, 0);
+        if (config.bias) add(name + ".bias", {out}, Role::Bias, 0, 0);
+    };
+    // A branch's norms: the one before it, or of the sum, and the one behind it.
+    const Placement placement = config.norm_placement;
+    const auto first_norm = [&](const std::string& name) {
+        if (placement != Placement::Reordered) norm(name);
+    };
+    const auto last_norm = [&](const std::string& name) {
+        if (placement == Placement::Peri || placement == Placement::Reordered) norm(name + "_out");
     };
 
     add("wte.weight", {config.vocab, C}, Role::Embedding, 0, std);
-    add("wpe.weight", {config.context, C}, Role::Embedding, 0, std);
+    if (config.position == Position::Learned) add("wpe.weight", {config.context, C}, Role::Embedding, 0, std);
+    if (config.embedding_norm) norm("ln_0");
     for (int64_t l = 0; l < config.layers; ++l) {
         const std::string h = "h." + std::to_string(l) + ".";
-        norm(h + "ln_1");
+        first_norm(h + "ln_1");
         linear(h + "attn.qkv", C, 3 * C, std);
         linear(h + "attn.proj", C, C, residual_std);
-        norm(h + "ln_2");
+        last_norm(h + "ln_1");
+        first_norm(h + "ln_2");
         linear(h + "mlp.fc", C, F, std);
         linear(h + "mlp.proj", F, C, residual_std);
+        last_norm(h + "ln_2");
     }
-    norm("ln_f");
+    if (config.final_norm()) norm("ln_f");
+    if (!config.tied) add("head.weight", {config.vocab, C}, Role::Matrix, 0, config.zero_head ? 0 : std);
 }
 
 int64_t ParameterTable::count() const {
@@ -72,10 +67,14 @@ int64_t ParameterTable::count() const {
     return n;
 }
 
+const Parameter* ParameterTable::find(const std::string& name) const {
+    const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                    [&](const Parameter& p) { return p.name == name; });
+    return found == parameters.end() ? nullptr : &*found;
+}
+
 const Parameter& ParameterTable::at(const std::string& name) const {
-    for (const Parameter& p : parameters) {
-        if (p.name == name) return p;
-    }
+    if (const Parameter* p = find(name)) return *p;
     throw std::logic_error("no parameter is named " + name);
 }
 

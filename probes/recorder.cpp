@@ -198,7 +198,8 @@ Observation Recorder::take() {
             seen_.residuals.push_back({t.site, t.layer, t.phase, t.kernel, identity, r.rows, r.value, r.bias,
                                        r.scale, r.worst, r.worst_row});
         }
-        if (t.pair.any) seen_.streams.push_back(stream_row(t.site, t.layer, t.pair, t.values));
+        if (t.pair.any && t.phase == Phase::Forward)
+            seen_.streams.push_back(stream_row(t.site, t.layer, t.pair, t.values));
     }
     for (const Record& r : seen_.records) {
         if (r.statistics.columns && !r.statistics.columns->sizes.empty())

@@ -161,9 +161,9 @@ class BlockProbe {
     }
     CALLS_HOST_CODE
     HD void pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
-                 int64_t rows) {
-        if (!add_pair<A>(branch, stride, beside, beside_stride, columns, rows))
-            add_pair<double>(branch, stride, beside, beside_stride, columns, rows);
+                 int64_t rows, A factor = 1) {
+        if (!add_pair<A>(branch, stride, beside, beside_stride, columns, rows, factor))
+            add_pair<double>(branch, stride, beside, beside_stride, columns, rows, factor);
     }
     HD void sum(int which, double value) { seen_.sums[which] += value; }
     HD void residual(int identity, int64_t row, double value, double scale) {
@@ -188,11 +188,11 @@ class BlockProbe {
     /// Adds up products in S. Returns false, with nothing added, where S might not hold the squares.
     template <class S>
     bool add_pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
-                  int64_t rows) {
+                  int64_t rows, A factor) {
         Sum<Lane, S> dot, squares, beside_squares;
         for (int64_t r = 0; r < rows; ++r) {
             Lane{}.each(columns, [&](auto at) {
-                const auto v = convert<S>(load(branch + r * stride, at));
+                const auto v = convert<S>(load(branch + r * stride, at)) * S(factor);
                 const auto b = convert<S>(load(beside + r * beside_stride, at));
                 dot.add_product(v, b);
                 squares.add_product(v, v);
@@ -296,10 +296,11 @@ struct LaneProbe {
     template <class T>
     HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
     HD void pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
-                 int64_t rows) {
+                 int64_t rows, A factor = 1) {
         for (int64_t r = 0; r < rows; ++r) {
             for (int64_t c = 0; c < columns; ++c) {
-                const double v = double(branch[r * stride + c]), b = double(beside[r * beside_stride + c]);
+                const double v = double(branch[r * stride + c]) * double(factor),
+                             b = double(beside[r * beside_stride + c]);
                 pairs.merge({true, v * b, v * v, b * b});
             }
         }

@@ -25,6 +25,20 @@ struct AddFlags {
             ->capture_default_str()
             ->take_last();
     }
+    template <class Choice>
+    requires std::is_enum_v<Choice>
+    void operator()(const char* name, Choice& value, OnResume, const char* help) {
+        const auto set = [&value, flag = "--" + std::string(name)](const std::string& word) {
+            const std::optional<Choice> choice = choice_named<Choice>(word);
+            if (!choice)
+                throw UserError(flag + " " + word + " is unknown; expected " + listed(words<Choice>()));
+            value = *choice;
+        };
+        app.add_option_function<std::string>("--" + std::string(name), set, help)
+            ->group(title)
+            ->default_str(words<Choice>()[size_t(value)])
+            ->take_last();
+    }
     void operator()(const char* name, bool& value, OnResume, const char* help) {
         app.add_flag("--" + std::string(name) + ",!--no-" + name, value, help)->group(title);
     }

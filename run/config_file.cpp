@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "kernels/error.h"
@@ -136,12 +137,20 @@ class Line {
 void read_value(Line& line, std::string& value) {
     value = line.string();
 }
+template <class Choice>
+requires std::is_enum_v<Choice>
+void read_value(Line& line, Choice& value) {
+    const std::optional<Choice> choice = choice_named<Choice>(line.string());
+    if (!choice) line.refuse("one of " + listed(words<Choice>()));
+    value = *choice;
+}
 void read_value(Line& line, bool& value) {
     const std::string word = line.word();
     if (word != "true" && word != "false") line.refuse("true or false");
     value = word == "true";
 }
 template <class Number>
+requires std::is_arithmetic_v<Number>
 void read_value(Line& line, Number& value) {
     const std::string word = line.word();
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);

@@ -23,5 +23,9 @@ std::string toml_value(int64_t v);
 std::string toml_value(uint64_t v);
 std::string toml_value(double v);
 std::string toml_value(const std::vector<std::string>& v);
+template <class Choice>
+requires std::is_enum_v<Choice> std::string toml_value(Choice v) {
+    return toml_value(words<Choice>()[size_t(v)]);
+}
 
 }  // namespace wobble

@@ -16,7 +16,7 @@ std::vector<HeldOut> open_held_out(const Options& o, int vocab) {
     std::vector<HeldOut> sets;
     // The order of evaluation is always the same (seed 0), so that runs with other data seeds can be
     // compared.
-    const DatasetOptions how{.context = int(o.context), .vocab = int(o.vocab), .seed = 0};
+    const DatasetOptions how{.context = int(o.model.context), .vocab = int(o.vocab), .seed = 0};
     if (holdout_share(o) > 0) {
         DatasetOptions kept = how;
         kept.holdout = holdout_share(o), kept.part = Part::HeldOut;

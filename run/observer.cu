@@ -60,10 +60,10 @@ void Observer::after_forward(int64_t micro, const Batch& batch, const float* los
     losses_->add(
         MicroLosses<float>{.micro = micro,
                            .losses = losses,
-                           .targets = batch.targets.data() + micro * options_.batch * options_.context,
+                           .targets = batch.targets.data() + micro * options_.batch * options_.model.context,
                            .provenance = batch.provenance.data() + micro * options_.batch,
                            .rows = options_.batch,
-                           .context = options_.context});
+                           .context = options_.model.context});
 }
 
 void Observer::after_backward(Context& context, int64_t micro, const float* gradients) {
@@ -96,8 +96,8 @@ void Observer::after_backward(Context& context, int64_t micro, const float* grad
 }
 
 int64_t Observer::targets_in(const Batch& batch, int64_t first_sequence, int64_t sequences) const {
-    const auto begin = batch.targets.begin() + first_sequence * options_.context;
-    return std::count_if(begin, begin + sequences * options_.context, [](int32_t t) { return t >= 0; });
+    const auto begin = batch.targets.begin() + first_sequence * options_.model.context;
+    return std::count_if(begin, begin + sequences * options_.model.context, [](int32_t t) { return t >= 0; });
 }
 
 namespace {
@@ -115,7 +115,7 @@ void add_measures(Observation& seen, const std::string& prefix, const NoiseEstim
 // its own. Sizes are in whole sequences' worth of targets.
 
 void Observer::add_noise(Observation& seen, const Batch& batch, double grad_norm, bool finite) {
-    const double all = double(batch.valid_targets), T = double(options_.context);
+    const double all = double(batch.valid_targets), T = double(options_.model.context);
     std::vector<GradientNorm> parts;
     for (int64_t micro = 0; micro < options_.accum; ++micro) {
         const double own = double(targets_in(batch, micro * options_.batch, options_.batch));
@@ -127,7 +127,7 @@ void Observer::add_noise(Observation& seen, const Batch& batch, double grad_norm
 }
 
 void Observer::add_examples(Observation& seen, const Batch& batch, bool finite) {
-    const double all = double(batch.valid_targets), T = double(options_.context);
+    const double all = double(batch.valid_targets), T = double(options_.model.context);
     std::vector<GradientNorm> parts;
     for (int64_t i = 0; i < options_.accum * options_.batch; ++i) {
         const double own = double(targets_in(batch, i, 1));

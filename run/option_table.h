@@ -2,9 +2,28 @@
 // line, help, config.toml and the check on resume are visitors of it.
 #pragma once
 
+#include "model/family.h"
 #include "run/options.h"
 
 namespace wobble {
+
+namespace detail {
+
+/// A choice of the model as one of the program's options.
+template <class Visit>
+struct VisitChoice {
+    Visit& visit;
+
+    void group(const char* title) { visit.group(title); }
+    template <class T>
+    void operator()(const char* name, T& value, const char* what, const char* source,
+                    std::initializer_list<const char*>) {
+        const std::string help = std::string(what) + (*source ? std::string(" [") + source + "]" : "");
+        visit(name, value, OnResume::Fixed, help.c_str());
+    }
+};
+
+}  // namespace detail
 
 /// The table. `visit.group(title)` starts a group; `visit(name, value, on_resume, help)` is one option.
 template <class O, class Visit>
@@ -20,11 +39,9 @@ void for_each_option(O& o, Visit&& visit) {
           "Share of every source of --data kept for evaluation; -1: 0.05 without --val, 0 with it");
     visit("vocab", o.vocab, Fixed, "Vocabulary V of token shards; 0: 50257");
 
-    visit.group("Model (GPT-2)");
-    visit("context", o.context, Fixed, "Tokens in a sequence, T");
-    visit("layers", o.layers, Fixed, "Layers, L");
-    visit("heads", o.heads, Fixed, "Attention heads, H; must divide the channels");
-    visit("channels", o.channels, Fixed, "Channels of the residual stream, C");
+    for_each_choice(o.model, detail::VisitChoice<std::remove_reference_t<Visit>>{visit});
+
+    visit.group("Seeds");
     visit("init-seed", o.init_seed, Fixed, "Seed of the initial weights");
     visit("data-seed", o.data_seed, Fixed, "Seed of the order of the data");
 

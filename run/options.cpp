@@ -64,8 +64,9 @@ double holdout_share(const Options& o) {
 }
 
 ModelConfig model_config(const Options& o, int64_t vocab) {
-    return {
-        .vocab = vocab, .context = o.context, .layers = o.layers, .heads = o.heads, .channels = o.channels};
+    ModelConfig config = o.model;
+    config.vocab = vocab;
+    return config;
 }
 
 AdamWSettings adamw_settings(const Options& o) {

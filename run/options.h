@@ -18,8 +18,7 @@ struct Options {
     std::vector<std::string> val;  // NAME=SPEC
     double holdout = -1;           // negative: 0.05 without --val, 0 with it
     int64_t vocab = 0;
-    // Model
-    int64_t context = 64, layers = 4, heads = 4, channels = 128;
+    ModelConfig model;  // but for its vocabulary, which the data decides
     // Optimizer
     int64_t steps = 1000, batch = 12, accum = 1;
     double lr = 1e-3, final_lr = 0.1;

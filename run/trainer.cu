@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "model/family.h"
 #include "probes/recorder.h"
 #include "run/machine.h"
 #include "run/progress.h"
@@ -14,7 +15,7 @@ namespace {
 
 Dataset open_training_data(const Options& o) {
     const double holdout = holdout_share(o);
-    return Dataset::open(o.data, {.context = int(o.context),
+    return Dataset::open(o.data, {.context = int(o.model.context),
                                   .vocab = int(o.vocab),
                                   .seed = o.data_seed,
                                   .holdout = holdout,
@@ -50,12 +51,12 @@ bool due(int64_t every, int64_t done) {
 /// Loss and gradient of the whole step: micro-batches one after the other, their gradients added up in
 /// float32.
 double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer) {
-    const int64_t micro = options_.batch * options_.context;
+    const int64_t micro = options_.batch * options_.model.context;
     const double scale = 1.0 / double(batch.valid_targets);
     double loss = 0;
     for (int64_t i = 0; i < options_.accum; ++i) {
         loss += model_.forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
-                               options_.batch, options_.context, scale);
+                               options_.batch, options_.model.context, scale);
         if (observer) observer->after_forward(i, batch, model_.losses());
         if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
         model_.backward(context_, i > 0);
@@ -204,10 +205,11 @@ std::string Trainer::describe() const {
     const auto n = [](int64_t value) { return std::to_string(value); };
     char memory[32];
     std::snprintf(memory, sizeof memory, "%.0f MB", double(model_.bytes()) * 1e-6);
-    std::string text = "model   GPT-2, L" + n(c.layers) + " H" + n(c.heads) + " C" + n(c.channels) + " T" +
-                       n(c.context) + " V" + n(c.vocab) + ": " + with_commas(parameter_count()) +
-                       " parameters, " + memory + ", " + n(context_.threads) +
-                       (context_.threads == 1 ? " thread\n" : " threads\n");
+    const std::string flags = flags_of(c);
+    std::string text = "model   GPT-2" + (flags.empty() ? "" : " with " + flags) + ", L" + n(c.layers) +
+                       " H" + n(c.heads) + " C" + n(c.channels) + " T" + n(c.context) + " V" + n(c.vocab) +
+                       ": " + with_commas(parameter_count()) + " parameters, " + memory + ", " +
+                       n(context_.threads) + (context_.threads == 1 ? " thread\n" : " threads\n");
     std::string lines = data_.describe();
     for (size_t at = 0; at < lines.size();) {
         const size_t end = std::min(lines.find('\n', at), lines.size());

@@ -77,9 +77,10 @@ KernelCase activation_backward(int64_t n, bool in_place) {
     return c;
 }
 
-KernelCase residual(int64_t n, bool in_place) {
+KernelCase residual(int64_t n, bool in_place, double scale = 1) {
     KernelCase c;
-    c.name = label(in_place ? "residual_in_place" : "residual", "n", n);
+    const std::string kernel = in_place ? "residual_in_place" : "residual";
+    c.name = label(scale == 1 ? kernel : kernel + "_scaled", "n", n);
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values x = random_values(seed + "x", n);
         std::vector<Operand> operands{in("branch", random_values(seed + "branch", n))};
@@ -93,17 +94,53 @@ KernelCase residual(int64_t n, bool in_place) {
                Residual<E>{.x = at.get<E>(in_place ? "y" : "x"),
                            .branch = at.get<E>("branch"),
                            .y = at.get<E>("y"),
-                           .n = n},
+                           .n = n,
+                           .scale = E(scale)},
                {"case"});
     });
-    const auto sum = [](const Named& given, auto zero) -> Named {
-        auto x = naive::as<decltype(zero)>(given, {"x", "y"});
-        const auto branch = naive::as<decltype(zero)>(given, {"branch"});
-        for (size_t i = 0; i < x.size(); ++i) x[i] += branch[i];
-        return {{"y", naive::back(x)}};
+    const auto sum = [=](const Named& given, auto zero) -> Named {
+        using E = decltype(zero);
+        auto x = naive::as<E>(given, {"x", "y"});
+        const auto branch = naive::as<E>(given, {"branch"});
+        E largest = 0;
+        for (size_t i = 0; i < x.size(); ++i) {
+            largest = std::max({largest, E(std::abs(x[i])), E(std::abs(E(scale) * branch[i]))});
+            x[i] += E(scale) * branch[i];
+        }
+        return {{"y", naive::back(x)}, {"|y|", {double(largest)}}};
     };
     c.reference = [=](const Named& given) { return sum(given, double{}); };
     set_naive(c, sum);
+    c.observed = {sees("output", "y")};
+    c.pair = [=](const Named& given) -> ObservedPair {
+        Values write = given.at("branch");
+        for (double& value : write) value *= scale;
+        return {write, any_of(given, {"x", "y"}), 1};
+    };
+    return c;
+}
+
+KernelCase scale(int64_t n, bool in_place) {
+    KernelCase c;
+    c.name = label(in_place ? "scale_in_place" : "scale", "n", n);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        const Values x = random_values(seed + "x", n);
+        if (in_place) return {in_out("y", x)};
+        return {in("x", x), out("y", n)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n),
+               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"), .y = at.get<E>("y"), .n = n, .factor = E(-1.5)},
+               {"case"});
+    });
+    const auto scaled = [](const Named& given, auto zero) -> Named {
+        auto x = naive::as<decltype(zero)>(given, {"x", "y"});
+        for (auto& value : x) value *= decltype(zero)(-1.5);
+        return {{"y", naive::back(x)}};
+    };
+    c.reference = [=](const Named& given) { return scaled(given, double{}); };
+    set_naive(c, scaled);
     c.observed = {sees("output", "y")};
     return c;
 }
@@ -359,6 +396,8 @@ void add_flat_cases(std::vector<KernelCase>& table) {
         table.push_back(activation_backward(n, true));
         table.push_back(residual(n, false));
         table.push_back(residual(n, true));
+        table.push_back(residual(n, n > 15, 0.75));
+        table.push_back(scale(n, n > 15));
         table.push_back(squared_sum(n));
         table.push_back(squared_change(n));
     }

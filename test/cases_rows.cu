@@ -19,36 +19,54 @@ Tokens tokens_of(const Named& given, const char* name) {
 }
 
 // ------------------------------------------------------------------------------------------------- embedding
-KernelCase embedding_forward(int64_t B, int64_t T, int64_t C, int64_t V) {
+/// What the family makes of an embedding: token vectors scaled, and no position added.
+std::string embedding_label(const char* kernel, bool scaled, int64_t B, int64_t T, int64_t C, int64_t V) {
+    return label(scaled ? std::string(kernel) + "_scaled" : kernel, "B", B, "T", T, "C", C, "V", V);
+}
+constexpr double embedding_scale = 3;
+
+KernelCase embedding_forward(int64_t B, int64_t T, int64_t C, int64_t V, bool scaled = false) {
     KernelCase c;
-    c.name = label("embedding_forward", "B", B, "T", T, "C", C, "V", V);
+    c.name = embedding_label("embedding_forward", scaled, B, T, C, V);
     c.small = V < 1000;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
-        return {in("tokens", random_indices(label("tokens", "n", B * T, "V", V), B * T, V), Kind::Index),
-                in("wte", random_values(seed + "wte", V * C)), in("wpe", random_values(seed + "wpe", T * C)),
-                out("y", B * T * C)};
+        std::vector<Operand> operands{
+            in("tokens", random_indices(label("tokens", "n", B * T, "V", V), B * T, V), Kind::Index),
+            in("wte", random_values(seed + "wte", V * C))};
+        if (!scaled) operands.push_back(in("wpe", random_values(seed + "wpe", T * C)));
+        operands.push_back(out("y", B * T * C));
+        return operands;
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         launch(context, B * T,
                EmbeddingForward<E>{.tokens = at.get<int32_t>("tokens"),
                                    .wte = at.get<E>("wte"),
-                                   .wpe = at.get<E>("wpe"),
+                                   .wpe = scaled ? nullptr : at.get<E>("wpe"),
                                    .y = at.get<E>("y"),
                                    .sequence = T,
-                                   .C = C},
+                                   .C = C,
+                                   .scale = E(scaled ? embedding_scale : 1)},
                {"case"});
     });
     c.reference = [=](const Named& given) -> Named {
-        return {{"y", reference::embedding_forward(tokens_of(given, "tokens"), given.at("wte"),
-                                                   given.at("wpe"), B, T, C)}};
+        Values wte = given.at("wte");
+        if (scaled) {
+            for (double& w : wte) w *= embedding_scale;
+        }
+        return {
+            {"y", reference::embedding_forward(tokens_of(given, "tokens"), wte,
+                                               scaled ? Values(size_t(T * C)) : given.at("wpe"), B, T, C)}};
     };
     set_naive(c, [=](const Named& given, auto zero) -> Named {
         using E = decltype(zero);
-        const auto wte = naive::as<E>(given, {"wte"}), wpe = naive::as<E>(given, {"wpe"});
+        const auto wte = naive::as<E>(given, {"wte"});
+        const auto wpe = scaled ? naive::zeros<E>(T * C) : naive::as<E>(given, {"wpe"});
+        const E factor = E(scaled ? embedding_scale : 1);
         const Tokens tokens = tokens_of(given, "tokens");
         auto y = naive::zeros<E>(B * T * C);
-        for (int64_t i = 0; i < B * T * C; ++i) y[i] = wte[tokens[i / C] * C + i % C] + wpe[i % (T * C)];
+        for (int64_t i = 0; i < B * T * C; ++i)
+            y[i] = factor * wte[tokens[i / C] * C + i % C] + wpe[i % (T * C)];
         return {{"y", naive::back(y)}};
     });
     c.observed = {sees("output", "y")};
@@ -56,11 +74,11 @@ KernelCase embedding_forward(int64_t B, int64_t T, int64_t C, int64_t V) {
     return c;
 }
 
-KernelCase token_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t V) {
+KernelCase token_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t V, bool scaled = false) {
     KernelCase c;
-    c.name = label("token_embedding_backward", "B", B, "T", T, "C", C, "V", V);
+    c.name = embedding_label("token_embedding_backward", scaled, B, T, C, V);
     c.small = V < 1000;
-    c.forward = label("embedding_forward", "B", B, "T", T, "C", C, "V", V);
+    c.forward = embedding_label("embedding_forward", scaled, B, T, C, V);
     c.terms = B * T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values tokens = random_indices(label("tokens", "n", B * T, "V", V), B * T, V);
@@ -79,7 +97,8 @@ KernelCase token_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t V) 
                                          .starts = at.get<int32_t>("starts"),
                                          .dy = at.get<E>("dy"),
                                          .dwte = at.get<Accumulator<E>>("dwte"),
-                                         .C = C},
+                                         .C = C,
+                                         .scale = E(scaled ? embedding_scale : 1)},
                {"case"});
     });
     // The tokens are worked out from the seed again, not from the index under test.
@@ -89,7 +108,8 @@ KernelCase token_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t V) 
     };
     c.reference = [=](const Named& given) -> Named {
         Values dwte = reference::embedding_backward(tokens(), given.at("dy"), B, T, C, V).dwte;
-        for (size_t i = 0; i < dwte.size(); ++i) dwte[i] += given.at("dwte")[i];
+        for (size_t i = 0; i < dwte.size(); ++i)
+            dwte[i] = (scaled ? embedding_scale : 1) * dwte[i] + given.at("dwte")[i];
         return {{"dwte", dwte}};
     };
     set_naive(c, [=](const Named& given, auto zero) -> Named {
@@ -97,7 +117,8 @@ KernelCase token_embedding_backward(int64_t B, int64_t T, int64_t C, int64_t V) 
         auto dwte = naive::as<E>(given, {"dwte"});
         const auto dy = naive::as<E>(given, {"dy"});
         const Tokens ids = tokens();
-        for (int64_t i = 0; i < B * T * C; ++i) dwte[ids[i / C] * C + i % C] += dy[i];
+        const E factor = E(scaled ? embedding_scale : 1);
+        for (int64_t i = 0; i < B * T * C; ++i) dwte[ids[i / C] * C + i % C] += factor * dy[i];
         return {{"dwte", naive::back(dwte)}};
     });
     c.observed = {{"output", [=](const Named&, const Named& after) {
@@ -285,6 +306,10 @@ void add_row_cases(std::vector<KernelCase>& table) {
     for (const auto& [B, T, C, V] : embeddings) {
         table.push_back(embedding_forward(B, T, C, V));
         table.push_back(token_embedding_backward(B, T, C, V));
+        if (V < 1000) {
+            table.push_back(embedding_forward(B, T, C, V, true));
+            table.push_back(token_embedding_backward(B, T, C, V, true));
+        }
         table.push_back(position_embedding_backward(B, T, C, V, false));
         if (B > 1) table.push_back(position_embedding_backward(B, T, C, V, true));
     }

@@ -52,11 +52,11 @@ TEST_F(ConfigFile, GivesBackEveryOptionAsItWasWritten) {
 TEST_F(ConfigFile, KeepsDefaultsAndReadsWhatAPersonWouldWrite) {
     const Options o =
         read("\n# mine\n  layers=2   # deep enough\nval = []\r\ndecay-everything = true\nlr = 3e-4");
-    EXPECT_EQ(o.layers, 2);
+    EXPECT_EQ(o.model.layers, 2);
     EXPECT_TRUE(o.val.empty());
     EXPECT_TRUE(o.decay_everything);
     EXPECT_EQ(o.lr, 3e-4);
-    EXPECT_EQ(o.heads, Options{}.heads);
+    EXPECT_EQ(o.model.heads, Options{}.model.heads);
 }
 
 TEST_F(ConfigFile, NamesTheLineThatItCannotRead) {

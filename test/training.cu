@@ -49,7 +49,8 @@ TEST(Training, OverfitsOneBatchToALossBelowOneHundredth) {
 TEST(Training, ComesWithinThreePercentOfTheEntropyRateOfAMarkovChain) {
     Options options;
     options.data = "synthetic:markov?order=1&vocab=24&seed=5";
-    options.layers = 2, options.heads = 2, options.channels = 48, options.context = 32, options.batch = 16;
+    options.model.layers = 2, options.model.heads = 2, options.model.channels = 48,
+    options.model.context = 32, options.batch = 16;
     options.steps = sanitized ? 10 : 600, options.warmup = 30, options.lr = 4e-3,
     options.eval_sequences = sanitized ? 20 : 400;
     Trainer trainer(options);
@@ -64,7 +65,8 @@ TEST(Training, AccumulatedMicroBatchesGiveTheStepOfOneBatch) {
     Options one, parts;
     one.data = parts.data = "synthetic:markov?order=1&vocab=24&seed=5";
     one.holdout = parts.holdout = 0;
-    one.layers = parts.layers = 1, one.channels = parts.channels = 32, one.context = parts.context = 16;
+    one.model.layers = parts.model.layers = 1, one.model.channels = parts.model.channels = 32,
+    one.model.context = parts.model.context = 16;
     one.batch = 8, parts.batch = 2, parts.accum = 4;
     Trainer whole(one), micro(parts);
     const StepRow a = whole.step(), b = micro.step();

@@ -1,0 +1,66 @@
+#include "model/config.h"
+
+#include <cmath>
+
+#include "kernels/error.h"
+
+namespace wobble {
+
+template <>
+const std::vector<std::string>& words<NormKind>() {
+    static const std::vector<std::string> all = {"layernorm", "rmsnorm", "none"};
+    return all;
+}
+template <>
+const std::vector<std::string>& words<Placement>() {
+    static const std::vector<std::string> all = {"pre", "post", "peri", "reordered"};
+    return all;
+}
+template <>
+const std::vector<std::string>& words<Position>() {
+    static const std::vector<std::string> all = {"learned", "none"};
+    return all;
+}
+
+std::string listed(const std::vector<std::string>& words) {
+    std::string text;
+    for (size_t i = 0; i < words.size(); ++i)
+        text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+    return text;
+}
+
+void check(const ModelConfig& c) {
+    const auto at_least = [](int64_t value, int64_t least, const char* flag) {
+        if (value < least) {
+            throw UserError(std::string(flag) + " is " + std::to_string(value) + "; expected at least " +
+                            std::to_string(least));
+        }
+    };
+    const auto finite = [](double value, double above, const char* flag) {
+        if (!(value > above && std::isfinite(value))) {
+            throw UserError(std::string(flag) + " is " + std::to_string(value) +
+                            "; expected a finite number greater than " + std::to_string(above));
+        }
+    };
+    at_least(c.vocab, 1, "--vocab"), at_least(c.context, 1, "--context"), at_least(c.layers, 1, "--layers");
+    at_least(c.heads, 1, "--heads"), at_least(c.channels, 1, "--channels");
+    at_least(c.mlp_width, 0, "--mlp-width");
+    finite(c.norm_epsilon, 0, "--norm-epsilon"), finite(c.residual_scale, 0, "--residual-scale");
+    finite(c.embedding_scale, 0, "--embedding-scale");
+    if (c.channels % c.heads != 0) {
+        int64_t below = c.heads;
+        while (c.channels % below != 0) --below;
+        throw UserError(
+            "--heads " + std::to_string(c.heads) + " does not divide --channels " +
+            std::to_string(c.channels) + "; every head needs the same number of channels; try --heads " +
+            std::to_string(below) + " or --channels " + std::to_string((c.channels / c.heads + 1) * c.heads));
+    }
+    if (c.tied && c.zero_head) {
+        throw UserError("--zero-head needs a head of its own, but the head is the embedding; add --no-tied");
+    }
+    if (c.norm == NormKind::None && c.embedding_norm) {
+        throw UserError("--embedding-norm needs a norm, but --norm is none; choose one or leave it out");
+    }
+}
+
+}  // namespace wobble

@@ -1,0 +1,81 @@
+#include "model/family.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "kernels/error.h"
+
+namespace wobble {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& expected) {
+    throw UserError("--" + name + " " + value + " is not possible; expected " + expected);
+}
+
+struct SetChoice {
+    const std::string &key, &text;
+    bool found = false;
+
+    void group(const char*) {}
+    template <class T>
+    void operator()(const char* name, T& value, const char*, const char*,
+                    std::initializer_list<const char*>) {
+        if (key != name) return;
+        found = true;
+        if constexpr (std::is_enum_v<T>) {
+            const std::optional<T> choice = choice_named<T>(text);
+            if (!choice) refuse(key, text, listed(words<T>()));
+            value = *choice;
+        } else if constexpr (std::is_same_v<T, bool>) {
+            if (text != "true" && text != "false") refuse(key, text, "true or false");
+            value = text == "true";
+        } else {
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (error != std::errc() || end != text.data() + text.size())
+                refuse(key, text, std::is_same_v<T, double> ? "a number" : "a whole number");
+        }
+    }
+};
+
+/// name = value of every choice, in the order of the table; sizes apart.
+struct ListValues {
+    bool sizes = true;
+    std::vector<std::pair<std::string, std::string>> all;
+
+    void group(const char* title) { sizes = std::string(title) == "Model: size"; }
+    template <class T>
+    void operator()(const char* name, const T& value, const char*, const char*,
+                    std::initializer_list<const char*>) {
+        if (sizes) return;
+        std::ostringstream text;
+        if constexpr (std::is_enum_v<T>) text << words<T>()[size_t(value)];
+        else text << std::boolalpha << value;
+        all.emplace_back(name, text.str());
+    }
+};
+
+}  // namespace
+
+std::string flags_of(const ModelConfig& config) {
+    ListValues mine, usual;
+    for_each_choice(config, mine);
+    const ModelConfig gpt2;
+    for_each_choice(gpt2, usual);
+    std::string flags;
+    for (size_t i = 0; i < mine.all.size(); ++i) {
+        const auto& [name, value] = mine.all[i];
+        if (value == usual.all[i].second) continue;
+        const bool is_switch = value == "true" || value == "false";
+        flags += (flags.empty() ? "--" : " --") + name + (is_switch ? "=" : " ") + value;
+    }
+    return flags;
+}
+
+void set_choice(ModelConfig& config, const std::string& name, const std::string& value) {
+    SetChoice set{name, value};
+    for_each_choice(config, set);
+    if (!set.found) throw UserError("--" + name + " is no choice of the model; ./train --help lists them");
+}
+
+}  // namespace wobble

@@ -1,0 +1,63 @@
+// The family of models: each of its choices is one line here, with what it computes, who proposed it, and the
+// values besides the default that tests try, alone and with every other line's. Flags, help and config.toml
+// follow.
+#pragma once
+
+#include <initializer_list>
+
+#include "model/config.h"
+
+namespace wobble {
+
+/// visit.group(title) starts a group; visit(name, value, what, source, others) is one choice. Another value
+/// may need further choices: "true tied=false".
+template <class Config, class Visit>
+void for_each_choice(Config& c, Visit&& visit) {
+    using Others = std::initializer_list<const char*>;
+    visit.group("Model: size");
+    visit("context", c.context, "Tokens in a sequence, T", "", Others{});
+    visit("layers", c.layers, "Layers, L", "", Others{});
+    visit("heads", c.heads, "Attention heads, H; must divide the channels", "", Others{});
+    visit("channels", c.channels, "Channels of the residual stream, C", "", Others{});
+    visit("mlp-width", c.mlp_width, "Width of the network, F; 0: 4C", "", Others{"20"});
+
+    visit.group("Model: norms");
+    visit("norm", c.norm,
+          "layernorm: (x - mean) / sqrt(variance + epsilon); rmsnorm: x / sqrt(mean of x^2 + epsilon), "
+          "without a "
+          "bias; none",
+          "Ba et al. 2016; Zhang & Sennrich 2019", Others{"rmsnorm", "none"});
+    visit("norm-placement", c.norm_placement,
+          "N beside a branch f: pre x + f(N(x)), post N(x + f(x)) without a last norm, peri x + N(f(N(x))), "
+          "reordered x + N(f(x))",
+          "Radford et al. 2019; Vaswani et al. 2017; Kim et al. 2025; OLMo 2, 2025",
+          Others{"post", "peri", "reordered"});
+    visit("norm-epsilon", c.norm_epsilon, "Added to the variance or mean square", "", Others{"0.01"});
+    visit("norm-depth-scaling", c.norm_depth_scaling,
+          "The norm before a branch of layer l, counted from 1, is multiplied by 1 / sqrt(l)",
+          "Sun et al. 2025", Others{"true"});
+    visit("residual-scale", c.residual_scale, "What a branch's output is multiplied by before it is added",
+          "", Others{"0.5"});
+
+    visit.group("Model: linear layers, embedding, head");
+    visit("bias", c.bias, "Linear layers add a bias", "", Others{"false"});
+    visit("position", c.position, "learned: a vector for each position is added to the embedding; none",
+          "Radford et al. 2019; Haviv et al. 2022", Others{"none"});
+    visit("embedding-scale", c.embedding_scale,
+          "What token embeddings are multiplied by; sqrt(C) in Vaswani et al.", "Vaswani et al. 2017",
+          Others{"4"});
+    visit("embedding-norm", c.embedding_norm, "A norm between embedding and first block",
+          "Takase et al. 2023", Others{"true"});
+    visit("tied", c.tied, "The output head is the token embedding", "Press & Wolf 2017", Others{"false"});
+    visit("zero-head", c.zero_head, "An untied head starts at zero", "Yang et al. 2022",
+          Others{"true tied=false"});
+}
+
+/// The choices, but sizes, that are not the default's, as flags: "--norm rmsnorm --bias=false". Empty for a
+/// GPT-2.
+std::string flags_of(const ModelConfig& config);
+
+/// Sets the choice of that name. UserError when there is none, or it cannot have this value.
+void set_choice(ModelConfig& config, const std::string& name, const std::string& value);
+
+}  // namespace wobble

@@ -1,0 +1,147 @@
+// A norm over the channels of a row, of whatever kind the configuration asks for: the one place that chooses.
+#pragma once
+
+#include "kernels/layernorm.h"
+#include "kernels/residual.h"
+#include "kernels/rmsnorm.h"
+#include "model/linear.h"
+#include "model/memory.h"
+
+namespace wobble {
+
+template <class T>
+class Norm {
+  public:
+    using A = Accumulator<T>;
+    using Tensor = typename Tensors<T>::Tensor;
+
+    /// `factor`: what the output is multiplied by, 1 for nothing.
+    Norm(const ModelConfig& config, Site site, double factor = 1)
+        : kind_(config.norm),
+          site_(site),
+          C_(config.channels),
+          epsilon_(config.norm_epsilon),
+          factor_(factor) {}
+
+    void lay_out(Memory& memory, int64_t rows) {
+        y = memory.take<T>(rows * C_);
+        mean_ = memory.take<A>(rows), rstd_ = memory.take<A>(rows);
+    }
+    void bind(const Tensors<T>& tensors) {
+        weight_ = tensors.at(site_.of(".weight").full_name());
+        bias_ = tensors.at(site_.of(".bias").full_name());
+    }
+
+    /// Returns y, which stands until the next call.
+    const T* forward(Context& context, const T* x, int64_t rows) const {
+        switch (kind_) {
+            case NormKind::LayerNorm:
+                launch(context, rows,
+                       LayerNormForward<T>{.x = x,
+                                           .weight = weight_.weight,
+                                           .bias = bias_.weight,
+                                           .y = y,
+                                           .mean = mean_,
+                                           .rstd = rstd_,
+                                           .C = C_,
+                                           .epsilon = A(epsilon_)},
+                       site_);
+                break;
+            case NormKind::RMSNorm:
+                launch(context, rows,
+                       RMSNormForward<T>{.x = x,
+                                         .weight = weight_.weight,
+                                         .y = y,
+                                         .rstd = rstd_,
+                                         .C = C_,
+                                         .epsilon = A(epsilon_)},
+                       site_);
+                break;
+            case NormKind::None:
+                return x;
+        }
+        if (factor_ != 1) scale(context, y, y, rows);
+        return y;
+    }
+
+    /// dx = dresidual + the norm's gradient, and the gradients of gain and bias. x: what forward was given;
+    /// dresidual may be null, or dx.
+    void backward(Context& context, const T* x, T* dy, const T* dresidual, T* dx,
+                  const Workspace<T>& w) const {
+        const Site site{site_.name, site_.layer, Phase::Backward};
+        if (factor_ != 1) scale(context, dy, dy, w.rows);
+        const int64_t chunks = chunk_count(w.rows);
+        switch (kind_) {
+            case NormKind::LayerNorm:
+                launch(context, chunks,
+                       LayerNormBackward<T>{.x = x,
+                                            .weight = weight_.weight,
+                                            .mean = mean_,
+                                            .rstd = rstd_,
+                                            .dy = dy,
+                                            .dresidual = dresidual,
+                                            .dx = dx,
+                                            .dweight_chunks = w.chunks_a,
+                                            .dbias_chunks = w.chunks_b,
+                                            .rows = w.rows,
+                                            .C = C_,
+                                            .epsilon = A(epsilon_)},
+                       site);
+                examples(context, site, x, dy, w);
+                break;
+            case NormKind::RMSNorm:
+                launch(context, chunks,
+                       RMSNormBackward<T>{.x = x,
+                                          .weight = weight_.weight,
+                                          .rstd = rstd_,
+                                          .dy = dy,
+                                          .dresidual = dresidual,
+                                          .dx = dx,
+                                          .dweight_chunks = w.chunks_a,
+                                          .rows = w.rows,
+                                          .C = C_,
+                                          .epsilon = A(epsilon_)},
+                       site);
+                break;
+            case NormKind::None:
+                break;
+        }
+        const auto sum = [&](const char* part, const A* from, A* to) {
+            sum_chunks<T>(context, site.of(part), from, to, C_, chunks, w.accumulate);
+        };
+        if (weight_) sum(".weight", w.chunks_a, weight_.gradient);
+        if (bias_) sum(".bias", w.chunks_b, bias_.gradient);
+    }
+
+    T* y = nullptr;  // [rows, C]
+
+  private:
+    void scale(Context& context, const T* in, T* out, int64_t rows) const {
+        launch(context, flat_rows(rows * C_),
+               Scale<T>{.x = in, .y = out, .n = rows * C_, .factor = A(factor_)}, site_.of(".scale"));
+    }
+    /// Each sequence's squared gradient norm with respect to gain and bias, where it is wanted.
+    void examples(Context& context, const Site& site, const T* x, const T* dy, const Workspace<T>& w) const {
+        if (!context.recorder || !context.recorder->example_squares()) return;
+        const int64_t batch = w.rows / w.sequence;
+        launch(context, batch,
+               LayerNormExamples<T>{.x = x,
+                                    .mean = mean_,
+                                    .rstd = rstd_,
+                                    .dy = dy,
+                                    .workspace = context.scratch.get<A>(batch * 2 * C_),
+                                    .squares = context.recorder->example_squares(),
+                                    .sequence = w.sequence,
+                                    .C = C_},
+               site.of(".examples"));
+    }
+
+    NormKind kind_;
+    Site site_;
+    int64_t C_;
+    double epsilon_, factor_;
+    Tensor weight_, bias_;                 // [C], may be missing
+    A *mean_ = nullptr, *rstd_ = nullptr;  // [rows]
+};
+
+}  // namespace wobble

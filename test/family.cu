@@ -1,0 +1,228 @@
+// Every choice of the family, alone and together with every other: the gradient of a tiny model against
+// finite differences in float64, three steps that stay finite, and the same weights whoever looks. The list
+// is the table of choices, so a new one is covered by being there.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kernels/error.h"
+#include "model/family.h"
+#include "model/gpt.h"
+#include "optim/optimizer.h"
+#include "probes/recorder.h"
+
+namespace wobble::test {
+namespace {
+
+/// One value besides the default, with what it needs.
+struct Choice {
+    std::string name, value;
+    std::vector<std::pair<std::string, std::string>> settings;
+
+    std::string text() const { return name + "=" + value; }
+    void apply(ModelConfig& config) const {
+        for (const auto& [key, to] : settings) set_choice(config, key, to);
+    }
+};
+
+struct ListChoices {
+    std::vector<Choice> all;
+
+    void group(const char*) {}
+    template <class T>
+    void operator()(const char* name, T&, const char*, const char*,
+                    std::initializer_list<const char*> others) {
+        for (const char* other : others) {
+            std::istringstream words(other);
+            Choice choice{name, "", {}};
+            words >> choice.value;
+            choice.settings = {{name, choice.value}};
+            for (std::string more; words >> more;) {
+                const size_t equals = more.find('=');
+                choice.settings.emplace_back(more.substr(0, equals), more.substr(equals + 1));
+            }
+            all.push_back(std::move(choice));
+        }
+    }
+};
+
+std::vector<Choice> choices() {
+    ModelConfig config;
+    ListChoices list;
+    for_each_choice(config, list);
+    return list.all;
+}
+
+ModelConfig tiny() {
+    return {.vocab = 7, .context = 5, .layers = 2, .heads = 2, .channels = 8};
+}
+constexpr int64_t batch = 2, length = 5;
+const std::vector<int32_t> tokens = {3, 0, 6, 1, 3, 2, 5, 3, 4, 0}, targets = {0, 6, 1, -1, 2, 5, 3, 4, 0, 1};
+constexpr double loss_weight = 1.0 / 9;  // of each of the nine targets
+
+/// The model of a choice or of two; nothing when the two contradict each other, which must be said in one
+/// line.
+std::optional<ModelConfig> model_of(const std::vector<const Choice*>& chosen) {
+    ModelConfig config = tiny();
+    for (const Choice* c : chosen) c->apply(config);
+    try {
+        check(config);
+    } catch (const UserError& error) {
+        EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+        return {};
+    }
+    return config;
+}
+
+/// f(config, name) for the default, for every choice alone, and for every pair.
+template <class F>
+void for_each_model(bool pairs, F f) {
+    const std::vector<Choice> all = choices();
+    int refused = 0;
+    const auto use = [&](const std::vector<const Choice*>& chosen) {
+        std::string name = "GPT-2";
+        for (const Choice* c : chosen) name += " " + c->text();
+        SCOPED_TRACE(name);
+        if (const auto config = model_of(chosen)) f(*config);
+        else ++refused;
+    };
+    if (!pairs) use({});
+    for (size_t i = 0; i < all.size(); ++i) {
+        if (!pairs) use({&all[i]});
+        for (size_t j = i + 1; pairs && j < all.size(); ++j)
+            if (all[i].name != all[j].name) use({&all[i], &all[j]});
+    }
+    // Few choices exclude each other, and none by itself.
+    EXPECT_LE(refused, pairs ? int(all.size()) : 0);
+}
+
+/// A model in float64 away from every special point: nothing is zero, gains are not one.
+struct Probed {
+    Gpt<double> model;
+    Context context{1};
+
+    explicit Probed(const ModelConfig& config) : model(config, batch, true) {
+        std::mt19937_64 generator(7);
+        std::normal_distribution<double> normal;
+        for (const Parameter& p : model.table().parameters) {
+            for (int64_t i = 0; i < p.size; ++i)
+                model.weights()[p.offset + i] = (p.role == Role::Gain ? p.init_mean : 0) +
+                                                (p.role == Role::Matrix ? 0.4 : 0.3) * normal(generator);
+        }
+    }
+    double loss() {
+        return loss_weight * model.forward(context, tokens.data(), targets.data(), batch, length, 0);
+    }
+    void gradient() {
+        model.forward(context, tokens.data(), targets.data(), batch, length, loss_weight);
+        model.backward(context, false);
+    }
+    /// The derivative of the loss along `direction` in one tensor, by differences at steps h and h/2
+    /// extrapolated (Richardson), and how far the two are apart.
+    std::pair<double, double> slope(const Parameter& p, const std::vector<double>& direction) {
+        constexpr double h = 1e-3;
+        double* w = model.weights() + p.offset;
+        const std::vector<double> kept(w, w + p.size);
+        const auto at = [&](double step) {
+            for (int64_t i = 0; i < p.size; ++i) w[i] = kept[size_t(i)] + step * direction[size_t(i)];
+            const double value = loss();
+            std::copy(kept.begin(), kept.end(), w);
+            return value;
+        };
+        const double coarse = (at(h) - at(-h)) / (2 * h), fine = (at(h / 2) - at(-h / 2)) / h;
+        return {(4 * fine - coarse) / 3, std::abs(fine - coarse)};
+    }
+};
+
+void expect_gradient(const ModelConfig& config, bool by_element) {
+    Probed probed(config);
+    probed.gradient();
+    for (const Parameter& p : probed.model.table().parameters) {
+        const double* gradient = probed.model.gradients() + p.offset;
+        const double largest = std::abs(*std::max_element(
+            gradient, gradient + p.size, [](double a, double b) { return std::abs(a) < std::abs(b); }));
+        const auto expect = [&](const std::vector<double>& direction, double expected, double size) {
+            const auto [slope, truncation] = probed.slope(p, direction);
+            // Differences lose what the loss is rounded by, over h; half the gap bounds what is left of the
+            // truncation.
+            EXPECT_NEAR(slope, expected, 1e-8 * size + 0.5 * truncation + 1e-11) << p.name;
+        };
+        if (by_element) {
+            std::vector<double> direction(size_t(p.size), 0.0);
+            for (int64_t i = 0; i < p.size; ++i) {
+                direction[size_t(i)] = 1;
+                expect(direction, gradient[i], largest);
+                direction[size_t(i)] = 0;
+            }
+        } else {
+            std::mt19937_64 generator(11);
+            std::vector<double> direction(size_t(p.size), 0.0);
+            double expected = 0, size = 0;
+            for (int64_t i = 0; i < p.size; ++i) {
+                direction[size_t(i)] = generator() & 1 ? 1 : -1;
+                expected += direction[size_t(i)] * gradient[i], size += std::abs(gradient[i]);
+            }
+            expect(direction, expected, size);
+        }
+    }
+}
+
+TEST(Family, GradientOfEveryChoiceAgreesWithFiniteDifferences) {
+    for_each_model(false, [](const ModelConfig& config) { expect_gradient(config, true); });
+}
+
+TEST(Family, GradientOfEveryPairOfChoicesAgreesWithFiniteDifferences) {
+    for_each_model(true, [](const ModelConfig& config) { expect_gradient(config, false); });
+}
+
+/// The weights after three steps, with these probes.
+std::vector<float> trained(const ModelConfig& config, const char* probes, int threads) {
+    Context context(threads);
+    if (threads > 1) context.least_parallel = 0;
+    Gpt<float> model(config, batch, true);
+    Optimizer<float> optimizer(model.table(), {});
+    initialise(model.table(), 1, model.weights());
+    Recorder recorder{ProbePlan(probes)};
+    if (std::string(probes) != "off") context.recorder = &recorder;
+    for (int64_t step = 1; step <= 3; ++step) {
+        recorder.clear();
+        const double loss =
+            model.forward(context, tokens.data(), targets.data(), batch, length, loss_weight) * loss_weight;
+        EXPECT_TRUE(std::isfinite(loss));
+        model.backward(context, false);
+        model.weight_identities(context);
+        EXPECT_TRUE(optimizer.step(context, model.weights(), model.gradients(), 1e-2, step, OnNonfinite::Stop)
+                        .applied);
+    }
+    return {model.weights(), model.weights() + model.table().buffer_size};
+}
+
+TEST(Family, EveryChoiceAndPairTrainsToTheSameWeightsWhoeverLooks) {
+    for (bool pairs : {false, true}) {
+        for_each_model(pairs, [&](const ModelConfig& config) {
+            const std::vector<float> bare = trained(config, "off", 1);
+            EXPECT_TRUE(bare == trained(config, "full", 1));
+            if (!pairs) {
+                EXPECT_TRUE(bare == trained(config, "full", 2));
+            }
+        });
+    }
+}
+
+TEST(Family, EveryTensorOfEveryChoiceMoves) {
+    for_each_model(false, [](const ModelConfig& config) {
+        const std::vector<float> after = trained(config, "off", 1);
+        Gpt<float> model(config, batch, true);
+        initialise(model.table(), 1, model.weights());
+        for (const Parameter& p : model.table().parameters) {
+            EXPECT_FALSE(std::equal(model.weights() + p.offset, model.weights() + p.offset + p.size,
+                                    after.begin() + p.offset))
+                << p.name;
+        }
+    });
+}
+
+}  // namespace
+}  // namespace wobble::test

@@ -11,6 +11,7 @@
 #include "run/config_file.h"
 #include "run/evaluate.h"
 #include "run/machine.h"
+#include "run/params.h"
 #include "run/progress.h"
 #include "run/run_directory.h"
 #include "run/trainer.h"
@@ -126,6 +127,9 @@ int run(int argc, char** argv) {
     switch (command.kind) {
         case Command::Kind::Train:
             return train(command);
+        case Command::Kind::Params:
+            print_parameters(command.options);
+            return Done;
         case Command::Kind::Sample:
             run_sampling(command);
             return Done;

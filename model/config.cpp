@@ -22,6 +22,22 @@ const std::vector<std::string>& words<Position>() {
     return all;
 }
 
+template <>
+const std::vector<std::string>& words<Init>() {
+    static const std::vector<std::string> all = {"normal", "truncated", "fan_in", "orthogonal"};
+    return all;
+}
+template <>
+const std::vector<std::string>& words<ResidualInit>() {
+    static const std::vector<std::string> all = {"total", "depth", "same", "zero"};
+    return all;
+}
+template <>
+const std::vector<std::string>& words<Parametrization>() {
+    static const std::vector<std::string> all = {"standard", "mup", "completep"};
+    return all;
+}
+
 std::string listed(const std::vector<std::string>& words) {
     std::string text;
     for (size_t i = 0; i < words.size(); ++i)
@@ -46,7 +62,10 @@ void check(const ModelConfig& c) {
     at_least(c.heads, 1, "--heads"), at_least(c.channels, 1, "--channels");
     at_least(c.mlp_width, 0, "--mlp-width");
     finite(c.norm_epsilon, 0, "--norm-epsilon"), finite(c.residual_scale, 0, "--residual-scale");
-    finite(c.embedding_scale, 0, "--embedding-scale");
+    finite(c.embedding_scale, 0, "--embedding-scale"), finite(c.output_scale, 0, "--output-scale");
+    finite(c.init_std, 0, "--init-std");
+    if (c.embedding_std != 0) finite(c.embedding_std, 0, "--embedding-std");
+    at_least(c.base_channels, 1, "--base-channels"), at_least(c.base_layers, 1, "--base-layers");
     if (c.channels % c.heads != 0) {
         int64_t below = c.heads;
         while (c.channels % below != 0) --below;

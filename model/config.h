@@ -11,6 +11,9 @@ namespace wobble {
 enum class NormKind { LayerNorm, RMSNorm, None };
 enum class Placement { Pre, Post, Peri, Reordered };
 enum class Position { Learned, None };
+enum class Init { Normal, Truncated, FanIn, Orthogonal };
+enum class ResidualInit { Total, Depth, Same, Zero };
+enum class Parametrization { Standard, MuP, CompleteP };
 
 /// The words for a choice's values on the command line, in the order of the enumeration.
 template <class Choice>
@@ -52,9 +55,32 @@ struct ModelConfig {
     bool embedding_norm = false;
     bool tied = true;
     bool zero_head = false;
+    double output_scale = 1;
+
+    // Initial weights
+    Init init = Init::Normal;
+    double init_std = 0.02, embedding_std = 0;  // 0: as init_std
+    ResidualInit residual_init = ResidualInit::Total;
+    std::string init_scale = {};
+
+    // How sizes, learning rates and factors follow width and depth
+    Parametrization parametrization = Parametrization::Standard;
+    int64_t base_channels = 128, base_layers = 4;
 
     int64_t head_size() const { return channels / heads; }                      // D
     int64_t width() const { return mlp_width > 0 ? mlp_width : 4 * channels; }  // F
+    /// Times as wide and as deep as the base that a parametrization refers to.
+    double width_ratio() const { return double(channels) / double(base_channels); }
+    double depth_ratio() const { return double(layers) / double(base_layers); }
+    /// What logits are multiplied by: in muP 1 / width ratio besides (Yang et al. 2022, table 8).
+    double output_factor() const {
+        return output_scale * (parametrization == Parametrization::Standard ? 1 : 1 / width_ratio());
+    }
+    /// What a branch's output is multiplied by: in CompleteP 1 / depth ratio besides (Dey et al. 2025, alpha
+    /// 1).
+    double branch_factor() const {
+        return residual_scale * (parametrization == Parametrization::CompleteP ? 1 / depth_ratio() : 1);
+    }
     /// Whether a norm stands before the head: not where each block's output is normalised already.
     bool final_norm() const { return norm != NormKind::None && norm_placement != Placement::Post; }
 };

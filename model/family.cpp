@@ -30,6 +30,8 @@ struct SetChoice {
         } else if constexpr (std::is_same_v<T, bool>) {
             if (text != "true" && text != "false") refuse(key, text, "true or false");
             value = text == "true";
+        } else if constexpr (std::is_same_v<T, std::string>) {
+            value = text;
         } else {
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
             if (error != std::errc() || end != text.data() + text.size())

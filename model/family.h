@@ -51,6 +51,38 @@ void for_each_choice(Config& c, Visit&& visit) {
     visit("tied", c.tied, "The output head is the token embedding", "Press & Wolf 2017", Others{"false"});
     visit("zero-head", c.zero_head, "An untied head starts at zero", "Yang et al. 2022",
           Others{"true tied=false"});
+    visit("output-scale", c.output_scale, "What logits are multiplied by", "", Others{"0.5"});
+
+    visit.group("Model: initial weights");
+    visit("init", c.init,
+          "Matrices: normal N(0, std^2); truncated at 3 std; fan_in N(0, 1 / rows); orthogonal: rows or "
+          "columns "
+          "orthonormal",
+          "Radford et al. 2019; Saxe et al. 2014", Others{"truncated", "fan_in", "orthogonal"});
+    visit("init-std", c.init_std, "The standard deviation of normal and truncated", "", Others{"0.1"});
+    visit("embedding-std", c.embedding_std, "That of the embeddings, always normal; 0: as --init-std", "",
+          Others{"0.0001"});
+    visit("residual-init", c.residual_init,
+          "Projections that write to the stream are multiplied by: total 1 / sqrt(2L), depth 1 / sqrt(2l) in "
+          "layer l counted from 1, same 1, zero 0",
+          "Radford et al. 2019; Zhang et al. 2019; Goyal et al. 2017", Others{"depth", "same", "zero"});
+    visit("init-scale", c.init_scale,
+          "Factors on initial weights by pattern, 'h.3.attn.qkv=8,wte=0.5'; the first that matches decides",
+          "", Others{"h.1.attn.*=3"});
+
+    visit.group("Model: parametrization");
+    visit("parametrization", c.parametrization,
+          "How factors follow width m = C / base-channels and depth n = L / base-layers: standard; mup: "
+          "matrices "
+          "of the blocks start 1 / sqrt(m) as large (normal, truncated) and learn at 1 / m, logits times 1 / "
+          "m; "
+          "completep: besides, branches times 1 / n with --residual-init same, weight decay times m and "
+          "Adam's epsilon times 1 / (m n) for these matrices, 1 / n for the blocks' vectors",
+          "Yang et al. 2022; Dey et al. 2025",
+          Others{"mup base-channels=4", "completep base-channels=4 base-layers=1"});
+    visit("base-channels", c.base_channels, "The width at which a parametrization changes nothing", "",
+          Others{});
+    visit("base-layers", c.base_layers, "The depth at which a parametrization changes nothing", "", Others{});
 }
 
 /// The choices, but sizes, that are not the default's, as flags: "--norm rmsnorm --bias=false". Empty for a

@@ -81,6 +81,7 @@ class Gpt {
     const int32_t* tokens_ = nullptr;
     std::vector<const T*> streams_;  // [L + 1]: the residual stream before each block, and after the last
     const T* head_in_ = nullptr;     // what the head was given
+    T* scaled_ = nullptr;            // [B·T, C], where logits have a factor and no norm takes it up
 };
 
 }  // namespace wobble

@@ -13,7 +13,7 @@ Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training)
     : config_(config), table_((check(config), config)), batch_(batch), training_(training) {
     if (config.embedding_norm) ln_0_.emplace(config, Site{"ln_0"});
     for (int64_t l = 0; l < config.layers; ++l) blocks_.emplace_back(config, l);
-    if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"});
+    if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"}, config.output_factor());
     memory_.plan([this](Memory& memory) { lay_out(memory); });
     bind({table_, weights_, gradients_});
 }
@@ -29,6 +29,7 @@ void Gpt<T>::lay_out(Memory& memory) {
     if (ln_0_) ln_0_->lay_out(memory, rows);
     for (Block<T>& block : blocks_) block.lay_out(memory, rows);
     if (ln_f_) ln_f_->lay_out(memory, rows);
+    if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
     logits_ = memory.take<T>(rows * config_.vocab);
     losses_ = memory.take<A>(rows);
 
@@ -96,6 +97,12 @@ void Gpt<T>::logits_forward(Context& context, const int32_t* tokens, int64_t pos
     streams_.assign(1, ln_0_ ? ln_0_->forward(context, embedding_, rows) : embedding_);
     for (Block<T>& block : blocks_) streams_.push_back(block.forward(context, streams_.back(), shape));
     head_in_ = ln_f_ ? ln_f_->forward(context, streams_.back(), rows) : streams_.back();
+    if (scaled_) {
+        launch(context, flat_rows(rows * C),
+               Scale<T>{.x = head_in_, .y = scaled_, .n = rows * C, .factor = A(config_.output_factor())},
+               {"head", -1, Phase::Forward, ".scale"});
+        head_in_ = scaled_;
+    }
     launch(context,
            Product<T>{.a = head_in_,
                       .b = head_.weight,
@@ -149,6 +156,11 @@ void Gpt<T>::head_backward(Context& context) {
             .a = dlogits, .b = head_.weight, .c = ln_f_ ? w.channels : w.stream, .m = w.rows, .n = C, .k = V},
         site);
     if (ln_f_) ln_f_->backward(context, streams_.back(), w.channels, nullptr, w.stream, w);
+    if (scaled_) {
+        launch(context, flat_rows(w.rows * C),
+               Scale<T>{.x = w.stream, .y = w.stream, .n = w.rows * C, .factor = A(config_.output_factor())},
+               site.of(".scale"));
+    }
 }
 
 /// From the gradient of the stream before the first block to those of the embeddings.

@@ -1,64 +1,164 @@
 #include "model/parameters.h"
 
-#include <Random123/philox.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
+#include <cstdlib>
+#include <sstream>
 #include <stdexcept>
+
+#include "kernels/error.h"
 
 namespace wobble {
 
+namespace {
+
+/// What the tensors of a configuration start as, and what the optimizer makes of them: everything that is not
+/// a shape.
+class Rules {
+  public:
+    explicit Rules(const ModelConfig& config) : c_(config) {}
+
+    Parameter embedding() const {
+        Parameter p;
+        p.role = Role::Embedding, p.decay = true;
+        p.init_std = c_.embedding_std > 0 ? c_.embedding_std : c_.init_std;
+        return p;
+    }
+    /// A matrix inside the blocks with `in` inputs.
+    Parameter matrix(int64_t in) const {
+        Parameter p;
+        p.role = Role::Matrix, p.decay = true, p.draw = c_.init, p.init_std = c_.init_std;
+        if (c_.init == Init::FanIn) p.init_std = 1 / std::sqrt(double(in));
+        if (c_.init == Init::Orthogonal) p.init_std = 1;
+        if (c_.parametrization == Parametrization::Standard) return p;
+        // muP for Adam (Yang et al. 2022, table 8): variance and learning rate fall as 1 / width. What
+        // follows the number of inputs does so of itself.
+        const double m = c_.width_ratio();
+        if (c_.init == Init::Normal || c_.init == Init::Truncated) p.init_std /= std::sqrt(m);
+        p.lr_factor = 1 / m;
+        if (c_.parametrization == Parametrization::CompleteP) {
+            p.decay_factor = m;
+            p.epsilon_factor = 1 / (m * c_.depth_ratio());
+        }
+        return p;
+    }
+    /// A matrix that writes to the residual stream, in `layer` counted from 0.
+    Parameter projection(int64_t in, int64_t layer) const {
+        Parameter p = matrix(in);
+        p.multiplier = c_.branch_factor();
+        ResidualInit how = c_.residual_init;
+        // CompleteP's factor takes the place of GPT-2's.
+        if (c_.parametrization == Parametrization::CompleteP && how == ResidualInit::Total)
+            how = ResidualInit::Same;
+        // 2L projections add up (Radford et al. 2019, section 2.3), 2l of them up to layer l.
+        if (how == ResidualInit::Total) p.init_std /= std::sqrt(2.0 * double(c_.layers));
+        if (how == ResidualInit::Depth) p.init_std /= std::sqrt(2.0 * double(layer + 1));
+        if (how == ResidualInit::Zero) p.init_std = 0;
+        return p;
+    }
+    Parameter head() const {
+        Parameter p;
+        p.role = Role::Matrix, p.decay = true, p.init_std = c_.zero_head ? 0 : c_.init_std;
+        p.multiplier = c_.output_factor();
+        return p;
+    }
+    Parameter vector(Role role, double value, bool in_block) const {
+        Parameter p;
+        p.role = role, p.init_mean = value;
+        if (in_block && c_.parametrization == Parametrization::CompleteP)
+            p.epsilon_factor = 1 / c_.depth_ratio();
+        return p;
+    }
+
+  private:
+    const ModelConfig& c_;
+};
+
+/// Multiplies initial weights as 'h.3.attn.qkv=8,wte=0.5' says.
+void scale_initial(const std::string& text, std::vector<Parameter>& parameters) {
+    std::istringstream items(text);
+    std::vector<bool> done(parameters.size(), false);
+    for (std::string item; std::getline(items, item, ',');) {
+        const size_t equals = item.rfind('=');
+        char* end = nullptr;
+        const double factor =
+            equals == std::string::npos ? NAN : std::strtod(item.c_str() + equals + 1, &end);
+        if (!std::isfinite(factor) || *end != 0 || equals + 1 == item.size()) {
+            throw UserError(
+                "--init-scale holds '" + item +
+                "'; expected PATTERN=FACTOR, for example h.3.attn.qkv=8; mend it or leave it out");
+        }
+        const std::string pattern = item.substr(0, equals);
+        bool found = false;
+        for (size_t i = 0; i < parameters.size(); ++i) {
+            Parameter& p = parameters[i];
+            const std::string stem = p.name.substr(0, p.name.rfind('.'));
+            if (fnmatch(pattern.c_str(), p.name.c_str(), 0) != 0 &&
+                fnmatch(pattern.c_str(), stem.c_str(), 0) != 0)
+                continue;
+            found = true;
+            if (!done[i]) p.init_mean *= factor, p.init_std *= factor;
+            done[i] = true;
+        }
+        if (!found) {
+            throw UserError("--init-scale names " + pattern +
+                            ", but no tensor has such a name; ./train params lists them");
+        }
+    }
+}
+
+}  // namespace
+
 ParameterTable::ParameterTable(const ModelConfig& config) {
     const int64_t C = config.channels, F = config.width();
-    // GPT-2: N(0, 0.02), and the projections that write to the residual stream scaled by 1/sqrt(2L), since 2L
-    // of them add up (Radford et al. 2019, section 2.3).
-    const double std = 0.02, residual_std = std / std::sqrt(2.0 * double(config.layers));
-
-    const auto add = [&](std::string name, std::vector<int64_t> shape, Role role, double mean,
-                         double deviation) {
-        int64_t size = 1;
-        for (int64_t n : shape) size *= n;
-        const bool decay = role == Role::Embedding || role == Role::Matrix;
-        parameters.push_back(
-            {std::move(name), std::move(shape), role, mean, deviation, decay, buffer_size, size});
-        buffer_size += (size + 15) / 16 * 16;
+    const Rules rules(config);
+    const auto add = [&](std::string name, std::vector<int64_t> shape, Parameter p) {
+        p.size = 1;
+        for (int64_t n : shape) p.size *= n;
+        p.name = std::move(name), p.shape = std::move(shape), p.offset = buffer_size;
+        buffer_size += (p.size + 15) / 16 * 16;
+        parameters.push_back(std::move(p));
     };
-    const auto norm = [&](const std::string& name) {
+    const auto norm = [&](const std::string& name, bool in_block) {
         if (config.norm == NormKind::None) return;
-        if (config.norm_gain) add(name + ".weight", {C}, Role::Gain, 1, 0);
-        if (config.norm_bias && config.norm == NormKind::LayerNorm)
-            add(name + ".bias", {C}, Role::Bias, 0, 0);
+        add(name + ".weight", {C}, rules.vector(Role::Gain, 1, in_block));
+        if (config.norm == NormKind::LayerNorm)
+            add(name + ".bias", {C}, rules.vector(Role::Bias, 0, in_block));
     };
-    const auto linear = [&](const std::string& name, int64_t in, int64_t out, double deviation) {
-        add(name + ".weight", {in, out}, Role::Matrix, 0, deviation);
-        if (config.bias) add(name + ".bias", {out}, Role::Bias, 0, 0);
+    const auto linear = [&](const std::string& name, int64_t in, int64_t out, const Parameter& matrix) {
+        add(name + ".weight", {in, out}, matrix);
+        if (config.bias) add(name + ".bias", {out}, rules.vector(Role::Bias, 0, true));
     };
     // A branch's norms: the one before it, or of the sum, and the one behind it.
     const Placement placement = config.norm_placement;
     const auto first_norm = [&](const std::string& name) {
-        if (placement != Placement::Reordered) norm(name);
+        if (placement != Placement::Reordered) norm(name, true);
     };
     const auto last_norm = [&](const std::string& name) {
-        if (placement == Placement::Peri || placement == Placement::Reordered) norm(name + "_out");
+        if (placement == Placement::Peri || placement == Placement::Reordered) norm(name + "_out", true);
     };
 
-    add("wte.weight", {config.vocab, C}, Role::Embedding, 0, std);
-    if (config.position == Position::Learned) add("wpe.weight", {config.context, C}, Role::Embedding, 0, std);
-    if (config.embedding_norm) norm("ln_0");
+    Parameter wte = rules.embedding();
+    wte.multiplier = config.embedding_scale;
+    add("wte.weight", {config.vocab, C}, wte);
+    if (config.position == Position::Learned) add("wpe.weight", {config.context, C}, rules.embedding());
+    if (config.embedding_norm) norm("ln_0", false);
     for (int64_t l = 0; l < config.layers; ++l) {
         const std::string h = "h." + std::to_string(l) + ".";
         first_norm(h + "ln_1");
-        linear(h + "attn.qkv", C, 3 * C, std);
-        linear(h + "attn.proj", C, C, residual_std);
+        linear(h + "attn.qkv", C, 3 * C, rules.matrix(C));
+        linear(h + "attn.proj", C, C, rules.projection(C, l));
         last_norm(h + "ln_1");
         first_norm(h + "ln_2");
-        linear(h + "mlp.fc", C, F, std);
-        linear(h + "mlp.proj", F, C, residual_std);
+        linear(h + "mlp.fc", C, F, rules.matrix(C));
+        linear(h + "mlp.proj", F, C, rules.projection(F, l));
         last_norm(h + "ln_2");
     }
-    if (config.final_norm()) norm("ln_f");
-    if (!config.tied) add("head.weight", {config.vocab, C}, Role::Matrix, 0, config.zero_head ? 0 : std);
+    if (config.final_norm()) norm("ln_f", false);
+    if (!config.tied) add("head.weight", {config.vocab, C}, rules.head());
+    scale_initial(config.init_scale, parameters);
 }
 
 int64_t ParameterTable::count() const {
@@ -77,43 +177,5 @@ const Parameter& ParameterTable::at(const std::string& name) const {
     if (const Parameter* p = find(name)) return *p;
     throw std::logic_error("no parameter is named " + name);
 }
-
-namespace {
-
-/// A standard normal number for each counter: Box and Muller's transform of two 32-bit uniforms in (0, 1].
-double normal(uint64_t seed, uint32_t stream, uint64_t element) {
-    const r123::Philox4x32::ctr_type counter = {
-        {uint32_t(element), uint32_t(element >> 32), stream,
-         0x77656967u /* "weig": apart from other uses of the seed */}};
-    const r123::Philox4x32::key_type key = {{uint32_t(seed), uint32_t(seed >> 32)}};
-    const auto bits = r123::Philox4x32{}(counter, key);
-    const double u = (double(bits[0]) + 1) * 0x1p-32, angle = double(bits[1]) * 0x1p-32;
-    return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * angle);
-}
-
-/// FNV-1a, 32 bits.
-uint32_t hash(const std::string& name) {
-    uint32_t h = 2166136261u;
-    for (const char c : name) h = (h ^ uint8_t(c)) * 16777619u;
-    return h;
-}
-
-}  // namespace
-
-template <class T>
-void initialise(const ParameterTable& table, uint64_t seed, T* buffer) {
-    for (const Parameter& p : table.parameters) {
-        T* out = buffer + p.offset;
-        const uint32_t stream = hash(p.name);
-#pragma omp parallel for
-        for (int64_t i = 0; i < p.size; ++i) {
-            const double deviation = p.init_std == 0 ? 0 : p.init_std * normal(seed, stream, uint64_t(i));
-            out[i] = T(p.init_mean + deviation);
-        }
-    }
-}
-
-template void initialise(const ParameterTable&, uint64_t, float*);
-template void initialise(const ParameterTable&, uint64_t, double*);
 
 }  // namespace wobble

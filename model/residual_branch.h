@@ -21,7 +21,7 @@ class ResidualBranch {
     /// branch; `add`: of the sum, where that is a step of its own.
     ResidualBranch(const ModelConfig& config, int64_t layer, const char* norm, const char* norm_out,
                    const char* add)
-        : C_(config.channels), scale_(config.residual_scale), add_{add, int(layer)} {
+        : C_(config.channels), scale_(config.branch_factor()), add_{add, int(layer)} {
         if (config.norm == NormKind::None) return;
         const Placement p = config.norm_placement;
         // 1 / sqrt(l), l counted from 1 (Sun et al. 2025, "The curse of depth in large language models").

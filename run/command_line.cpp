@@ -177,7 +177,8 @@ Command parse_command(int argc, const char* const* argv) {
 
     CLI::App app(
         "wobble: a GPT trainer that you can see inside.\n"
-        "Usage: ./train [train] [flags] | ./train sample RUN | ./train eval RUN | ./train bench\n",
+        "Usage: ./train [train] [flags] | ./train params [flags] | ./train sample RUN | ./train eval RUN | "
+        "./train bench\n",
         "./train");
     app.set_version_flag("--version", std::string(""));
     Options unused;
@@ -227,17 +228,23 @@ Command parse_command(int argc, const char* const* argv) {
                     : word == "eval"  ? &evaluate
                     : word == "bench" ? &bench
                                       : nullptr;
-    if (sub || word == "train") arguments.erase(arguments.begin());
+    const bool params = word == "params";
+    if (sub || params || word == "train") arguments.erase(arguments.begin());
     else if (!word.empty() && word[0] != '-') {
-        throw UserError("'" + word +
-                        "' is not a command; expected train, sample, eval or bench; --help lists the flags");
+        throw UserError(
+            "'" + word +
+            "' is not a command; expected train, params, sample, eval or bench; --help lists the flags");
     }
     if (wants_help) {
         command.kind = Command::Kind::Help;
         command.help = (sub ? sub : &app)->help();
         return command;
     }
-    if (!sub) return parse_train(app, arguments);
+    if (!sub) {
+        command = parse_train(app, arguments);
+        if (params) command.kind = Command::Kind::Params;
+        return command;
+    }
 
     command.kind = sub == &sample     ? Command::Kind::Sample
                    : sub == &evaluate ? Command::Kind::Eval

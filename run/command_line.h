@@ -8,7 +8,7 @@ namespace wobble {
 
 /// What was asked for on the command line.
 struct Command {
-    enum class Kind { Train, Sample, Eval, Bench, Help, Version } kind = Kind::Train;
+    enum class Kind { Train, Params, Sample, Eval, Bench, Help, Version } kind = Kind::Train;
     std::string help;  // for Help: the text to print
 
     Options options;

@@ -48,6 +48,7 @@ void check(const Options& o) {
     within(o.beta1, 0, 1, "--beta1"), within(o.beta2, 0, 1, "--beta2"), within(o.epsilon, 0, 1, "--epsilon");
     within(o.weight_decay, 0, 1e6, "--weight-decay"), within(o.clip, 0, 1e30, "--clip");
     check(model_config(o, 1));
+    ParameterTable{model_config(o, 1)};
     schedule_shape(o.schedule);
     on_nonfinite(o);
     refuse_if(o.device != "auto" && o.device != "cpu" && o.device != "cuda",

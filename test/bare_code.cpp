@@ -211,7 +211,8 @@ void whole(Context& context, const Kernel& kernel) {
 #define WHOLE(Kernel) template void whole<Kernel<float>>(Context&, const Kernel<float>&);
 ROWS(EmbeddingForward) ROWS(TokenEmbeddingBackward) ROWS(PositionEmbeddingBackward)
 ROWS(LayerNormForward) ROWS(LayerNormBackward) ROWS(LayerNormExamples)
-ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(ActivationBackward)
+ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(RMSNormExamples)
+ROWS(ActivationForward) ROWS(ActivationBackward)
 ROWS(Residual) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(AttentionForward) ROWS(AttentionBackwardQuery) ROWS(AttentionBackwardKey)

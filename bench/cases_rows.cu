@@ -142,6 +142,21 @@ KernelCase rmsnorm_backward() {
                      });
 }
 
+template <class E>
+KernelCase rmsnorm_examples() {
+    using A = Accumulator<E>;
+    return over_rows("", dimensions({B, T, C}), {.bytes = 2.0 * double(rows * C) * sizeof(E)}, B,
+                     [](Operands& operands) {
+                         return RMSNormExamples<E>{.x = operands.normal<E>(rows * C),
+                                                   .rstd = operands.normal<A>(rows, 0.02, 1),
+                                                   .dy = operands.normal<E>(rows * C, 1e-4),
+                                                   .workspace = operands.room<A>(B * C),
+                                                   .squares = operands.sums<double>(B),
+                                                   .sequence = T,
+                                                   .C = C};
+                     });
+}
+
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
 KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
@@ -167,6 +182,7 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(layernorm_examples<E>());
     table.push_back(rmsnorm_forward<E>());
     table.push_back(rmsnorm_backward<E>());
+    table.push_back(rmsnorm_examples<E>());
     table.push_back(token_embedding_backward<E>());
     table.push_back(position_embedding_backward<E>());
 }

@@ -1,10 +1,11 @@
-// Layer norm:  y = (x - mean) · rstd · weight + bias,  rstd = 1 / sqrt(variance + epsilon), over the C
-// channels of a row.
+// Layer norm:  y = (x - mean) · rstd · gain + bias,  rstd = 1 / sqrt(variance + epsilon), over the C
+// channels of a row. The gain is weight or 1 + weight; either of weight and bias may be missing.
 //
-// Backward, with x̂ = (x - mean) · rstd and g = dy · weight:
+// Backward, with x̂ = (x - mean) · rstd and g = dy · gain:
 //   dx = rstd · (g - mean(g) - x̂ · mean(g · x̂)),   dweight = Σ_rows dy · x̂,   dbias = Σ_rows dy.
 #pragma once
 
+#include "kernels/gain.h"
 #include "kernels/rows.h"
 #include "kernels/team.h"
 
@@ -22,19 +23,28 @@ struct LayerNormForward {
     static constexpr const char* channels[] = {"output", "rstd", "kurtosis"};
 
     const T* x;       // [rows, C]
-    const T* weight;  // [C]
-    const T* bias;    // [C]
+    const T* weight;  // [C], or null: a gain of 1
+    const T* bias;    // [C], or null: 0
     T* y;             // [rows, C]
     A* mean;          // [rows], kept for backward
     A* rstd;          // [rows], kept for backward
     int64_t C;
     A epsilon;
+    bool zero_centred = false;  // the gain is 1 + weight
 
     int64_t row_elements() const { return C; }
     int64_t observed_columns() const { return C; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
+        if (weight && bias && !zero_centred) normalise<true>(team, row, probe);
+        else normalise<false>(team, row, probe);
+    }
+
+  private:
+    /// Common: with gain and bias as they are.
+    template <bool Common, class Team, class Probe>
+    HD void normalise(Team team, int64_t row, Probe& probe) const {
         const T* in = x + row * C;
         T* out = y + row * C;
 
@@ -60,7 +70,8 @@ struct LayerNormForward {
         Sum<Team, A> seconds, fourths;  // of the normalised inputs
         team.each(C, [&](auto at) {
             const auto normalised = ((load(in, at) - rough) - correction) * r;
-            const auto value = normalised * load(weight, at) + load(bias, at);
+            auto value = normalised * gain_at<Common>(weight, zero_centred, at);
+            if (Common || bias) value = value + load(bias, at);
             store(out, at, probe.writes(Output, row, at, value));
             if constexpr (Probe::looks) {
                 const auto square = normalised * normalised;
@@ -97,16 +108,17 @@ struct LayerNormBackward {
     static constexpr const char* identities[2] = {"sum dx", "sum dx * x_hat"};
 
     const T* x;          // [rows, C], the input of forward
-    const T* weight;     // [C]
+    const T* weight;     // [C], or null: a gain of 1
     const A* mean;       // [rows]
     const A* rstd;       // [rows]
     const T* dy;         // [rows, C]
     const T* dresidual;  // [rows, C], or null
     T* dx;               // [rows, C]
-    A* dweight_chunks;   // [chunks, C]
-    A* dbias_chunks;     // [chunks, C]
+    A* dweight_chunks;   // [chunks, C], or null where nobody wants them
+    A* dbias_chunks;     // [chunks, C], or null
     int64_t rows, C;
-    A epsilon;  // forward's, for the identities alone
+    A epsilon;                  // forward's, for the identities alone
+    bool zero_centred = false;  // the gain is 1 + weight
 
     int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * C; }
     int64_t observed_rows() const { return rows; }
@@ -114,12 +126,20 @@ struct LayerNormBackward {
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t chunk, Probe& probe) const {
+        if (weight && !zero_centred && dweight_chunks && dbias_chunks) back<true>(team, chunk, probe);
+        else back<false>(team, chunk, probe);
+    }
+
+  private:
+    /// Common: with a gain as it is, and with both its gradient and that of the bias.
+    template <bool Common, class Team, class Probe>
+    HD void back(Team team, int64_t chunk, Probe& probe) const {
         const Range range = chunk_rows(chunk, rows);
-        A* dw = dweight_chunks + chunk * C;
-        A* db = dbias_chunks + chunk * C;
+        A* dw = Common || dweight_chunks ? dweight_chunks + chunk * C : nullptr;
+        A* db = Common || dbias_chunks ? dbias_chunks + chunk * C : nullptr;
         team.each(C, [&](auto at) {
-            store(dw, at, splat<at.width>(A(0)));
-            store(db, at, splat<at.width>(A(0)));
+            if (Common || dw) store(dw, at, splat<at.width>(A(0)));
+            if (Common || db) store(db, at, splat<at.width>(A(0)));
         });
         for (int64_t row = range.begin; row < range.end; ++row) {
             const T* in = x + row * C;
@@ -129,7 +149,7 @@ struct LayerNormBackward {
             Sum<Team, A> sum_g, sum_gx;
             team.each(C, [&](auto at) {
                 const auto normalised = (load(in, at) - mu) * r;
-                const auto g = load(grad, at) * load(weight, at);
+                const auto g = load(grad, at) * gain_at<Common>(weight, zero_centred, at);
                 sum_g += g;
                 sum_gx.add_product(g, normalised);
             });
@@ -138,28 +158,29 @@ struct LayerNormBackward {
             team.each(C, [&](auto at) {
                 const auto normalised = (load(in, at) - mu) * r;
                 const auto d = load(grad, at);
-                auto value = (d * load(weight, at) - mean_g - normalised * mean_gx) * r;
+                auto value =
+                    (d * gain_at<Common>(weight, zero_centred, at) - mean_g - normalised * mean_gx) * r;
                 if (dresidual) value = value + load(dresidual + row * C, at);
                 store(dx + row * C, at, probe.writes(Output, row, at, value));
-                store(dw, at, fused(d, normalised, load(dw, at)));
-                store(db, at, load(db, at) + d);
+                if (Common || dw) store(dw, at, fused(d, normalised, load(dw, at)));
+                if (Common || db) store(db, at, load(db, at) + d);
             });
             probe.wrote(Output, row, 0, dx + row * C, C);
             if constexpr (Probe::looks) {
-                if (probe.full()) identities_of(team, row, in, grad, mean_g, mean_gx, probe);
+                if (probe.full()) identities_of<Common>(team, row, in, grad, mean_g, mean_gx, probe);
             }
         }
     }
 
-  private:
-    template <class Team, class Probe>
+    template <bool Common, class Team, class Probe>
     HD void identities_of(Team team, int64_t row, const T* in, const T* grad, A mean_g, A mean_gx,
                           Probe& probe) const {
         const A mu = mean[row], r = rstd[row];
         Sum<Team, A> sum, sum_x, scale, scale_x;
         team.each(C, [&](auto at) {
             const auto normalised = (load(in, at) - mu) * r;
-            const auto g = load(grad, at) * load(weight, at), along = normalised * mean_gx;
+            const auto g = load(grad, at) * gain_at<Common>(weight, zero_centred, at),
+                       along = normalised * mean_gx;
             const auto own = (g - mean_g - along) * r;
             const auto size = (magnitude(g) + std::fabs(mean_g) + magnitude(along)) * r;
             sum += own;
@@ -178,9 +199,9 @@ struct LayerNormBackward {
     }
 };
 
-/// One sequence per team: the squared norm of its own share of dweight and dbias together, added to what is
-/// there. Over all norms of a model that stands for the gradient of each example (Gray et al. 2024), at the
-/// price of one more look at dy and x.
+/// One sequence per team: the squared norm of its own share of dweight and dbias together, of those that the
+/// norm has, added to what is there. Over all norms of a model that stands for the gradient of each example
+/// (Gray et al. 2024), at the price of one more look at dy and x.
 template <class T>
 struct LayerNormExamples {
     using Element = T;
@@ -197,6 +218,7 @@ struct LayerNormExamples {
     A* workspace;     // [B, 2, C]
     double* squares;  // [B]
     int64_t sequence, C;
+    bool has_weight = true, has_bias = true;
 
     int64_t row_elements() const { return sequence * C; }
 
@@ -216,8 +238,8 @@ struct LayerNormExamples {
         Sum<Team, double> sum;
         team.each(C, [&](auto at) {
             const auto w = convert<double>(load(dw, at)), own_bias = convert<double>(load(db, at));
-            sum.add_product(w, w);
-            sum.add_product(own_bias, own_bias);
+            if (has_weight) sum.add_product(w, w);
+            if (has_bias) sum.add_product(own_bias, own_bias);
         });
         const double total = team.sum(sum);
         if (team.leads()) squares[b] += probe.observe(Output, b, At<1>{0}, splat<1>(total))[0];

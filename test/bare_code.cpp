@@ -213,6 +213,7 @@ ROWS(EmbeddingForward) ROWS(TokenEmbeddingBackward) ROWS(PositionEmbeddingBackwa
 ROWS(LayerNormForward) ROWS(LayerNormBackward) ROWS(LayerNormExamples)
 ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(ActivationBackward)
 ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
+ROWS(RMSNormExamples)
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(AttentionForward) ROWS(AttentionBackwardQuery) ROWS(AttentionBackwardKey)
 WHOLE(Product) WHOLE(AttentionForward) WHOLE(AttentionBackward)

@@ -13,34 +13,63 @@ namespace {
 
 constexpr double epsilon = 1e-5;
 
+/// What a norm has besides its division: a gain as it is, about zero or none, and a bias or none.
+enum class Form { Plain, NoBias, NoWeight, Bare, ZeroCentred, ZeroCentredNoBias };
+
+bool has_weight(Form form) {
+    return form != Form::NoWeight && form != Form::Bare;
+}
+bool has_bias(Form form) {
+    return form == Form::Plain || form == Form::NoWeight || form == Form::ZeroCentred;
+}
+bool zero_centred(Form form) {
+    return form == Form::ZeroCentred || form == Form::ZeroCentredNoBias;
+}
+std::string suffix(Form form) {
+    const char* names[] = {"", "_no_bias", "_no_weight", "_bare", "_zero_centred", "_zero_centred_no_bias"};
+    return names[int(form)];
+}
+/// The weight as the formulas have it, and zeros or ones for what is missing.
+Named completed(Named given, Form form, int64_t C) {
+    given.try_emplace("weight", Values(size_t(C), 1.0));
+    given.try_emplace("bias", Values(size_t(C), 0.0));
+    if (zero_centred(form))
+        for (double& w : given.at("weight")) w += 1;
+    return given;
+}
+
 // ------------------------------------------------------------------------------------------------ layer norm
-KernelCase layernorm_forward(int64_t rows, int64_t C) {
+KernelCase layernorm_forward(int64_t rows, int64_t C, Form form = Form::Plain) {
     KernelCase c;
-    c.name = label("layernorm_forward", "rows", rows, "C", C);
+    c.name = label("layernorm_forward" + suffix(form), "rows", rows, "C", C);
     c.terms = C;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
-        return {in("x", random_values(seed + "x", rows * C, 2, 0.5)),
-                in("weight", random_values(seed + "weight", C, 0.5, 1)),
-                in("bias", random_values(seed + "bias", C)),
-                out("y", rows * C),
-                out("mean", rows, Kind::Sum),
-                out("rstd", rows, Kind::Sum)};
+        std::vector<Operand> operands{in("x", random_values(seed + "x", rows * C, 2, 0.5)),
+                                      out("y", rows * C), out("mean", rows, Kind::Sum),
+                                      out("rstd", rows, Kind::Sum)};
+        const double centre = zero_centred(form) ? 0 : 1;
+        if (has_weight(form))
+            operands.push_back(in("weight", random_values(seed + "weight", C, 0.5, centre)));
+        if (has_bias(form)) operands.push_back(in("bias", random_values(seed + "bias", C)));
+        return operands;
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
         launch(context, rows,
                LayerNormForward<E>{.x = at.get<E>("x"),
-                                   .weight = at.get<E>("weight"),
-                                   .bias = at.get<E>("bias"),
+                                   .weight = has_weight(form) ? at.get<E>("weight") : nullptr,
+                                   .bias = has_bias(form) ? at.get<E>("bias") : nullptr,
                                    .y = at.get<E>("y"),
                                    .mean = at.get<A>("mean"),
                                    .rstd = at.get<A>("rstd"),
                                    .C = C,
-                                   .epsilon = A(epsilon)},
+                                   .epsilon = A(epsilon),
+                                   .zero_centred = zero_centred(form)},
                {"case"});
     });
-    c.reference = [=](const Named& given) -> Named {
+    c.reference = [=](const Named& operands) -> Named {
+        const Named given = completed(operands, form, C);
         const auto norm = reference::layer_norm_forward(given.at("x"), given.at("weight"), given.at("bias"),
                                                         rows, C, epsilon);
         return {{"y", norm.y},
@@ -49,7 +78,7 @@ KernelCase layernorm_forward(int64_t rows, int64_t C) {
                 {"rstd", norm.rstd}};
     };
     set_naive(c, [=](const Named& given, auto zero) {
-        return naive::layer_norm_forward<decltype(zero)>(given, rows, C, epsilon);
+        return naive::layer_norm_forward<decltype(zero)>(completed(given, form, C), rows, C, epsilon);
     });
     c.observed = {sees("output", "y"),
                   sees("rstd", "rstd"),
@@ -99,28 +128,33 @@ std::vector<ObservedIdentity> layernorm_identities(const Named& before, int64_t 
 
 enum class Stream { None, Apart, InPlace };
 
-KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
+KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual, Form form = Form::Plain) {
     KernelCase c;
-    c.name = label(residual == Stream::None    ? "layernorm_backward"
-                   : residual == Stream::Apart ? "layernorm_backward_residual"
-                                               : "layernorm_backward_in_place",
+    c.name = label((residual == Stream::None    ? "layernorm_backward"
+                    : residual == Stream::Apart ? "layernorm_backward_residual"
+                                                : "layernorm_backward_in_place") +
+                       suffix(form),
                    "rows", rows, "C", C);
-    if (residual == Stream::None) c.forward = label("layernorm_forward", "rows", rows, "C", C);
+    if (residual == Stream::None) c.forward = label("layernorm_forward" + suffix(form), "rows", rows, "C", C);
     c.terms = std::max(rows, C);
     const int64_t chunks = chunk_count(rows);
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values x = random_values(seed + "x", rows * C, 2, 0.5);
         const auto norm = reference::layer_norm_forward(x, {}, {}, rows, C, epsilon);
         const Values stream = random_values(seed + "dresidual", rows * C);
-        std::vector<Operand> operands{in("x", x),
-                                      in("weight", random_values(seed + "weight", C, 0.5, 1)),
-                                      in("mean", norm.mean, Kind::Sum),
+        std::vector<Operand> operands{in("x", x), in("mean", norm.mean, Kind::Sum),
                                       in("rstd", norm.rstd, Kind::Sum),
-                                      in("dy", random_values(seed + "dy", rows * C)),
-                                      out("dweight_chunks", chunks * C, Kind::Sum),
-                                      out("dbias_chunks", chunks * C, Kind::Sum),
-                                      out("dweight", C, Kind::Sum),
-                                      out("dbias", C, Kind::Sum)};
+                                      in("dy", random_values(seed + "dy", rows * C))};
+        if (has_weight(form)) {
+            const double centre = zero_centred(form) ? 0 : 1;
+            operands.push_back(in("weight", random_values(seed + "weight", C, 0.5, centre)));
+            operands.push_back(out("dweight_chunks", chunks * C, Kind::Sum));
+            operands.push_back(out("dweight", C, Kind::Sum));
+        }
+        if (has_bias(form)) {
+            operands.push_back(out("dbias_chunks", chunks * C, Kind::Sum));
+            operands.push_back(out("dbias", C, Kind::Sum));
+        }
         if (residual == Stream::Apart) operands.push_back(in("dresidual", stream));
         operands.push_back(residual == Stream::InPlace ? in_out("dx", stream) : out("dx", rows * C));
         return operands;
@@ -128,23 +162,26 @@ KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
-        launch(context, chunks,
-               LayerNormBackward<E>{.x = at.get<E>("x"),
-                                    .weight = at.get<E>("weight"),
-                                    .mean = at.get<A>("mean"),
-                                    .rstd = at.get<A>("rstd"),
-                                    .dy = at.get<E>("dy"),
-                                    .dresidual = residual == Stream::None      ? nullptr
-                                                 : residual == Stream::InPlace ? at.get<E>("dx")
-                                                                               : at.get<E>("dresidual"),
-                                    .dx = at.get<E>("dx"),
-                                    .dweight_chunks = at.get<A>("dweight_chunks"),
-                                    .dbias_chunks = at.get<A>("dbias_chunks"),
-                                    .rows = rows,
-                                    .C = C,
-                                    .epsilon = A(epsilon)},
-               {"case"});
+        launch(
+            context, chunks,
+            LayerNormBackward<E>{.x = at.get<E>("x"),
+                                 .weight = has_weight(form) ? at.get<E>("weight") : nullptr,
+                                 .mean = at.get<A>("mean"),
+                                 .rstd = at.get<A>("rstd"),
+                                 .dy = at.get<E>("dy"),
+                                 .dresidual = residual == Stream::None      ? nullptr
+                                              : residual == Stream::InPlace ? at.get<E>("dx")
+                                                                            : at.get<E>("dresidual"),
+                                 .dx = at.get<E>("dx"),
+                                 .dweight_chunks = has_weight(form) ? at.get<A>("dweight_chunks") : nullptr,
+                                 .dbias_chunks = has_bias(form) ? at.get<A>("dbias_chunks") : nullptr,
+                                 .rows = rows,
+                                 .C = C,
+                                 .epsilon = A(epsilon),
+                                 .zero_centred = zero_centred(form)},
+            {"case"});
         for (const char* name : {"dweight", "dbias"}) {
+            if (name[1] == 'w' ? !has_weight(form) : !has_bias(form)) continue;
             launch(context, SumChunks<E>::teams(C),
                    SumChunks<E>{.chunks = at.get<A>(std::string(name) + "_chunks"),
                                 .out = at.get<A>(name),
@@ -154,7 +191,8 @@ KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
                    {"case", -1, Phase::Backward, name});
         }
     });
-    c.reference = [=](const Named& given) -> Named {
+    c.reference = [=](const Named& operands) -> Named {
+        const Named given = completed(operands, form, C);
         const Values &weight = given.at("weight"), &dy = given.at("dy");
         auto gradients = reference::layer_norm_backward(dy, given.at("x"), weight, rows, C, epsilon);
         // dx is what is left of the incoming gradient when its mean and its part along x̂ are taken out.
@@ -163,27 +201,34 @@ KernelCase layernorm_backward(int64_t rows, int64_t C, Stream residual) {
             scale = std::max(scale, std::abs(dy[i] * weight[i % C] * given.at("rstd")[i / C]));
         const Values stream = any_of(given, {"dresidual", "dx"});
         for (size_t i = 0; i < stream.size(); ++i) gradients.dx[i] += stream[i];
-        return {{"dx", gradients.dx},
-                {"|dx|", {scale + largest_magnitude(stream)}},
-                {"dweight", gradients.dweight},
-                {"|dweight|", {largest_magnitude(dy)}},
-                {"dbias", gradients.dbias}};
+        Named result{{"dx", gradients.dx}, {"|dx|", {scale + largest_magnitude(stream)}}};
+        if (has_weight(form))
+            result["dweight"] = gradients.dweight, result["|dweight|"] = {largest_magnitude(dy)};
+        if (has_bias(form)) result["dbias"] = gradients.dbias;
+        return result;
     };
     set_naive(c, [=](const Named& given, auto zero) {
-        return naive::layer_norm_backward<decltype(zero)>(given, rows, C);
+        Named result = naive::layer_norm_backward<decltype(zero)>(completed(given, form, C), rows, C);
+        if (!has_weight(form)) result.erase("dweight");
+        if (!has_bias(form)) result.erase("dbias");
+        return result;
     });
-    c.observed = {sees("output", "dx"), sees("output", "dweight"), sees("output", "dbias")};
+    c.observed = {sees("output", "dx")};
+    if (has_weight(form)) c.observed.push_back(sees("output", "dweight"));
+    if (has_bias(form)) c.observed.push_back(sees("output", "dbias"));
     c.matrix = "dx", c.columns = C;
-    c.identities = [=](const Named& before) { return layernorm_identities(before, rows, C); };
+    c.identities = [=](const Named& before) {
+        return layernorm_identities(completed(before, form, C), rows, C);
+    };
     c.breaks = {"mean", "rstd"};
     return c;
 }
 
 // ------------------------------------------------------------------------------------------------- examples
 /// Each sequence's own gradient of gain and bias, and its square.
-KernelCase layernorm_examples(int64_t B, int64_t T, int64_t C) {
+KernelCase layernorm_examples(int64_t B, int64_t T, int64_t C, Form form = Form::Plain) {
     KernelCase c;
-    c.name = label("layernorm_examples", "B", B, "T", T, "C", C);
+    c.name = label("layernorm_examples" + suffix(form), "B", B, "T", T, "C", C);
     c.terms = T + C + 8;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values x = random_values(seed + "x", B * T * C, 2, 0.5);
@@ -206,7 +251,9 @@ KernelCase layernorm_examples(int64_t B, int64_t T, int64_t C) {
                                     .workspace = at.get<A>("workspace"),
                                     .squares = at.get<double>("squares"),
                                     .sequence = T,
-                                    .C = C},
+                                    .C = C,
+                                    .has_weight = has_weight(form),
+                                    .has_bias = has_bias(form)},
                {"case"});
     });
     const auto own = [=](const Named& given) {
@@ -218,7 +265,8 @@ KernelCase layernorm_examples(int64_t B, int64_t T, int64_t C) {
             };
             const auto g = reference::layer_norm_backward(part("dy"), part("x"), {}, T, C, epsilon);
             double sum = 0;
-            for (int64_t i = 0; i < C; ++i) sum += g.dweight[i] * g.dweight[i] + g.dbias[i] * g.dbias[i];
+            for (double w : g.dweight) sum += has_weight(form) ? w * w : 0;
+            for (double own_bias : g.dbias) sum += has_bias(form) ? own_bias * own_bias : 0;
             squares.push_back(sum);
         }
         return squares;
@@ -240,7 +288,8 @@ KernelCase layernorm_examples(int64_t B, int64_t T, int64_t C) {
                     dweight += dy[t * C + i] * ((x[t * C + i] - mean[t]) * rstd[t]);
                     dbias += dy[t * C + i];
                 }
-                squares[size_t(b)] += dweight * dweight + dbias * dbias;
+                if (has_weight(form)) squares[size_t(b)] += dweight * dweight;
+                if (has_bias(form)) squares[size_t(b)] += dbias * dbias;
             }
         }
         return {{"squares", naive::back(squares)}};
@@ -261,8 +310,14 @@ void add_layernorm_cases(std::vector<KernelCase>& table) {
         table.push_back(layernorm_backward(rows, C, Stream::Apart));
         table.push_back(layernorm_backward(rows, C, Stream::InPlace));
     }
+    for (Form form : {Form::NoBias, Form::NoWeight, Form::Bare, Form::ZeroCentred, Form::ZeroCentredNoBias}) {
+        table.push_back(layernorm_forward(17, 50, form));
+        table.push_back(layernorm_backward(17, 50, Stream::None, form));
+        table.push_back(layernorm_backward(99, 21, Stream::InPlace, form));
+    }
     const int64_t sequences[][3] = {{1, 1, 1}, {3, 5, 7}, {5, 33, 48}, {2, 17, 200}};
     for (const auto& [B, T, C] : sequences) table.push_back(layernorm_examples(B, T, C));
+    for (Form form : {Form::NoBias, Form::NoWeight}) table.push_back(layernorm_examples(3, 5, 23, form));
 }
 
 }  // namespace wobble::test

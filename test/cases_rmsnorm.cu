@@ -13,6 +13,19 @@ namespace {
 
 constexpr double epsilon = 1e-5;
 
+enum class Gain { Plain, None, ZeroCentred };
+
+std::string suffix(Gain gain) {
+    return gain == Gain::Plain ? "" : gain == Gain::None ? "_no_weight" : "_zero_centred";
+}
+/// The weight as the formulas have it.
+Named completed(Named given, Gain gain, int64_t C) {
+    given.try_emplace("weight", Values(size_t(C), 1.0));
+    if (gain == Gain::ZeroCentred)
+        for (double& w : given.at("weight")) w += 1;
+    return given;
+}
+
 enum class Stream { None, Apart, InPlace };
 
 struct RMSNorm {
@@ -82,33 +95,38 @@ Named naive_rmsnorm_backward(const Named& given, int64_t rows, int64_t C) {
     return {{"dx", naive::back(dx)}, {"dweight", naive::back(dweight)}};
 }
 
-KernelCase rmsnorm_forward(int64_t rows, int64_t C) {
+KernelCase rmsnorm_forward(int64_t rows, int64_t C, Gain gain = Gain::Plain) {
     KernelCase c;
-    c.name = label("rmsnorm_forward", "rows", rows, "C", C);
+    c.name = label("rmsnorm_forward" + suffix(gain), "rows", rows, "C", C);
     c.terms = C;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
-        return {in("x", random_values(seed + "x", rows * C, 2, 0.5)),
-                in("weight", random_values(seed + "weight", C, 0.5, 1)), out("y", rows * C),
-                out("rstd", rows, Kind::Sum)};
+        std::vector<Operand> operands{in("x", random_values(seed + "x", rows * C, 2, 0.5)),
+                                      out("y", rows * C), out("rstd", rows, Kind::Sum)};
+        const double centre = gain == Gain::ZeroCentred ? 0 : 1;
+        if (gain != Gain::None)
+            operands.push_back(in("weight", random_values(seed + "weight", C, 0.5, centre)));
+        return operands;
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
         launch(context, rows,
                RMSNormForward<E>{.x = at.get<E>("x"),
-                                 .weight = at.get<E>("weight"),
+                                 .weight = gain == Gain::None ? nullptr : at.get<E>("weight"),
                                  .y = at.get<E>("y"),
                                  .rstd = at.get<A>("rstd"),
                                  .C = C,
-                                 .epsilon = A(epsilon)},
+                                 .epsilon = A(epsilon),
+                                 .zero_centred = gain == Gain::ZeroCentred},
                {"case"});
     });
     c.reference = [=](const Named& given) -> Named {
-        const RMSNorm norm = rmsnorm_reference(given.at("x"), given.at("weight"), rows, C);
+        const RMSNorm norm =
+            rmsnorm_reference(given.at("x"), completed(given, gain, C).at("weight"), rows, C);
         return {{"y", norm.y}, {"rstd", norm.rstd}};
     };
     set_naive(c, [=](const Named& given, auto zero) {
-        return naive_rmsnorm_forward<decltype(zero)>(given, rows, C);
+        return naive_rmsnorm_forward<decltype(zero)>(completed(given, gain, C), rows, C);
     });
     c.observed = {sees("output", "y"),
                   sees("rstd", "rstd"),
@@ -141,24 +159,28 @@ ObservedIdentity rmsnorm_identity(const Named& before, int64_t rows, int64_t C) 
     return along;
 }
 
-KernelCase rmsnorm_backward(int64_t rows, int64_t C, Stream residual) {
+KernelCase rmsnorm_backward(int64_t rows, int64_t C, Stream residual, Gain gain = Gain::Plain) {
     KernelCase c;
-    c.name = label(residual == Stream::None    ? "rmsnorm_backward"
-                   : residual == Stream::Apart ? "rmsnorm_backward_residual"
-                                               : "rmsnorm_backward_in_place",
+    c.name = label((residual == Stream::None    ? "rmsnorm_backward"
+                    : residual == Stream::Apart ? "rmsnorm_backward_residual"
+                                                : "rmsnorm_backward_in_place") +
+                       suffix(gain),
                    "rows", rows, "C", C);
-    if (residual == Stream::None) c.forward = label("rmsnorm_forward", "rows", rows, "C", C);
+    if (residual == Stream::None) c.forward = label("rmsnorm_forward" + suffix(gain), "rows", rows, "C", C);
     c.terms = std::max(rows, C);
     const int64_t chunks = chunk_count(rows);
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values x = random_values(seed + "x", rows * C, 2, 0.5);
         const Values stream = random_values(seed + "dresidual", rows * C);
         std::vector<Operand> operands{in("x", x),
-                                      in("weight", random_values(seed + "weight", C, 0.5, 1)),
                                       in("rstd", rmsnorm_reference(x, {}, rows, C).rstd, Kind::Sum),
-                                      in("dy", random_values(seed + "dy", rows * C)),
-                                      out("dweight_chunks", chunks * C, Kind::Sum),
-                                      out("dweight", C, Kind::Sum)};
+                                      in("dy", random_values(seed + "dy", rows * C))};
+        if (gain != Gain::None) {
+            const double centre = gain == Gain::ZeroCentred ? 0 : 1;
+            operands.push_back(in("weight", random_values(seed + "weight", C, 0.5, centre)));
+            operands.push_back(out("dweight_chunks", chunks * C, Kind::Sum));
+            operands.push_back(out("dweight", C, Kind::Sum));
+        }
         if (residual == Stream::Apart) operands.push_back(in("dresidual", stream));
         operands.push_back(residual == Stream::InPlace ? in_out("dx", stream) : out("dx", rows * C));
         return operands;
@@ -166,20 +188,23 @@ KernelCase rmsnorm_backward(int64_t rows, int64_t C, Stream residual) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
-        launch(context, chunks,
-               RMSNormBackward<E>{.x = at.get<E>("x"),
-                                  .weight = at.get<E>("weight"),
-                                  .rstd = at.get<A>("rstd"),
-                                  .dy = at.get<E>("dy"),
-                                  .dresidual = residual == Stream::None      ? nullptr
-                                               : residual == Stream::InPlace ? at.get<E>("dx")
-                                                                             : at.get<E>("dresidual"),
-                                  .dx = at.get<E>("dx"),
-                                  .dweight_chunks = at.get<A>("dweight_chunks"),
-                                  .rows = rows,
-                                  .C = C,
-                                  .epsilon = A(epsilon)},
-               {"case"});
+        launch(
+            context, chunks,
+            RMSNormBackward<E>{.x = at.get<E>("x"),
+                               .weight = gain == Gain::None ? nullptr : at.get<E>("weight"),
+                               .rstd = at.get<A>("rstd"),
+                               .dy = at.get<E>("dy"),
+                               .dresidual = residual == Stream::None      ? nullptr
+                                            : residual == Stream::InPlace ? at.get<E>("dx")
+                                                                          : at.get<E>("dresidual"),
+                               .dx = at.get<E>("dx"),
+                               .dweight_chunks = gain == Gain::None ? nullptr : at.get<A>("dweight_chunks"),
+                               .rows = rows,
+                               .C = C,
+                               .epsilon = A(epsilon),
+                               .zero_centred = gain == Gain::ZeroCentred},
+            {"case"});
+        if (gain == Gain::None) return;
         launch(context, SumChunks<E>::teams(C),
                SumChunks<E>{.chunks = at.get<A>("dweight_chunks"),
                             .out = at.get<A>("dweight"),
@@ -188,7 +213,8 @@ KernelCase rmsnorm_backward(int64_t rows, int64_t C, Stream residual) {
                             .accumulate = false},
                {"case", -1, Phase::Backward, "dweight"});
     });
-    c.reference = [=](const Named& given) -> Named {
+    c.reference = [=](const Named& operands) -> Named {
+        const Named given = completed(operands, gain, C);
         const Values stream = any_of(given, {"dresidual", "dx"});
         Named result = rmsnorm_gradients(given.at("dy"), given.at("x"), given.at("weight"), stream, rows, C);
         const Values &weight = given.at("weight"), &dy = given.at("dy");
@@ -197,17 +223,86 @@ KernelCase rmsnorm_backward(int64_t rows, int64_t C, Stream residual) {
             scale = std::max(scale, std::abs(dy[i] * weight[i % C] * given.at("rstd")[i / C]));
         result["|dx|"] = {scale + largest_magnitude(stream)};
         result["|dweight|"] = {largest_magnitude(dy)};
+        if (gain == Gain::None) result.erase("dweight"), result.erase("|dweight|");
         return result;
     };
     set_naive(c, [=](const Named& given, auto zero) {
-        return naive_rmsnorm_backward<decltype(zero)>(given, rows, C);
+        Named result = naive_rmsnorm_backward<decltype(zero)>(completed(given, gain, C), rows, C);
+        if (gain == Gain::None) result.erase("dweight");
+        return result;
     });
-    c.observed = {sees("output", "dx"), sees("output", "dweight")};
+    c.observed = {sees("output", "dx")};
+    if (gain != Gain::None) c.observed.push_back(sees("output", "dweight"));
     c.matrix = "dx", c.columns = C;
     c.identities = [=](const Named& before) -> std::vector<ObservedIdentity> {
-        return {rmsnorm_identity(before, rows, C)};
+        return {rmsnorm_identity(completed(before, gain, C), rows, C)};
     };
     c.breaks = {"rstd"};
+    return c;
+}
+
+/// Each sequence's own gradient of the gain, and its square.
+KernelCase rmsnorm_examples(int64_t B, int64_t T, int64_t C) {
+    KernelCase c;
+    c.name = label("rmsnorm_examples", "B", B, "T", T, "C", C);
+    c.terms = T + C + 8;
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        const Values x = random_values(seed + "x", B * T * C, 2, 0.5);
+        return {in("x", x), in("rstd", rmsnorm_reference(x, {}, B * T, C).rstd, Kind::Sum),
+                in("dy", random_values(seed + "dy", B * T * C)), out("workspace", B * C, Kind::Sum),
+                in_out("squares", random_values(seed + "squares", B), Kind::Wide)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        using A = Accumulator<E>;
+        launch(context, B,
+               RMSNormExamples<E>{.x = at.get<E>("x"),
+                                  .rstd = at.get<A>("rstd"),
+                                  .dy = at.get<E>("dy"),
+                                  .workspace = at.get<A>("workspace"),
+                                  .squares = at.get<double>("squares"),
+                                  .sequence = T,
+                                  .C = C},
+               {"case"});
+    });
+    const auto own = [=](const Named& given) {
+        Values squares;
+        for (int64_t b = 0; b < B; ++b) {
+            const auto part = [&](const char* name) {
+                const double* first = given.at(name).data() + b * T * C;
+                return Values(first, first + T * C);
+            };
+            const Values ones(size_t(C), 1.0);
+            const Named gradients = rmsnorm_gradients(part("dy"), part("x"), ones, {}, T, C);
+            double sum = 0;
+            for (double w : gradients.at("dweight")) sum += w * w;
+            squares.push_back(sum);
+        }
+        return squares;
+    };
+    c.reference = [=](const Named& given) -> Named {
+        Values squares = own(given);
+        for (size_t b = 0; b < squares.size(); ++b) squares[b] += given.at("squares")[b];
+        return {{"squares", squares}};
+    };
+    set_naive(c, [=](const Named& given, auto zero) -> Named {
+        using E = decltype(zero);
+        const auto x = naive::as<E>(given, {"x"}), dy = naive::as<E>(given, {"dy"});
+        const auto rstd = naive::as<E>(given, {"rstd"});
+        auto squares = naive::as<E>(given, {"squares"});
+        for (int64_t b = 0; b < B; ++b) {
+            for (int64_t i = 0; i < C; ++i) {
+                E dweight = 0;
+                for (int64_t t = b * T; t < (b + 1) * T; ++t)
+                    dweight += dy[t * C + i] * (x[t * C + i] * rstd[t]);
+                squares[size_t(b)] += dweight * dweight;
+            }
+        }
+        return {{"squares", naive::back(squares)}};
+    });
+    c.observed = {{"output", [=](const Named& before, const Named&) { return own(before); },
+                   2 * (4 + std::sqrt(double(T)))}};
+    c.observed[0].wide = true;
     return c;
 }
 
@@ -220,6 +315,13 @@ void add_rmsnorm_cases(std::vector<KernelCase>& table) {
         for (Stream stream : {Stream::None, Stream::Apart, Stream::InPlace})
             table.push_back(rmsnorm_backward(rows, C, stream));
     }
+    for (Gain gain : {Gain::None, Gain::ZeroCentred}) {
+        table.push_back(rmsnorm_forward(17, 50, gain));
+        table.push_back(rmsnorm_backward(17, 50, Stream::None, gain));
+        table.push_back(rmsnorm_backward(99, 21, Stream::InPlace, gain));
+    }
+    const int64_t sequences[][3] = {{1, 1, 1}, {3, 5, 7}, {5, 33, 48}, {2, 17, 200}};
+    for (const auto& [B, T, C] : sequences) table.push_back(rmsnorm_examples(B, T, C));
 }
 
 }  // namespace wobble::test

@@ -3,8 +3,10 @@
 #include "bench/kernel_case.h"
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
+#include "kernels/head_norm.h"
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rotary.h"
 
 namespace wobble::bench {
 
@@ -157,6 +159,69 @@ KernelCase rmsnorm_examples() {
                      });
 }
 
+/// The queries and keys of qkv, turned again at each launch: a rotation does not grow.
+template <class E>
+KernelCase rotary() {
+    using A = Accumulator<E>;
+    return over_rows("", dimensions({rows, 2 * C}), {.bytes = 4.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         A* cosine = operands.room<A>(T * D / 2);
+                         A* sine = operands.room<A>(T * D / 2);
+                         fill_rotary(cosine, sine, T, D, 10000);
+                         return Rotary<E>{.x = operands.normal<E>(rows * 3 * C),
+                                          .cosine = cosine,
+                                          .sine = sine,
+                                          .row_stride = 3 * C,
+                                          .heads = 2 * H,
+                                          .head_size = D,
+                                          .rotated = D,
+                                          .first = 0,
+                                          .sequence = T,
+                                          .inverse = false};
+                     });
+}
+
+/// RMS norm of the queries, in place: what is normed again stays as it is but for epsilon.
+template <class E>
+KernelCase head_norm_forward() {
+    using A = Accumulator<E>;
+    return over_rows("", dimensions({rows, C}), {.bytes = 3.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return HeadNormForward<E>{.x = operands.normal<E>(rows * 3 * C),
+                                                   .gain = operands.normal<E>(D, 0, 1),
+                                                   .kept = operands.room<E>(rows * C),
+                                                   .mean = nullptr,
+                                                   .rstd = operands.room<A>(rows * H),
+                                                   .row_stride = 3 * C,
+                                                   .heads = H,
+                                                   .head_size = D,
+                                                   .epsilon = A(1e-5),
+                                                   .centred = false};
+                     });
+}
+
+/// In place, so the gradients of one launch are those of the outputs in the next: with gains and rstd of 1
+/// they stay as they are once what lies along the inputs is taken out.
+template <class E>
+KernelCase head_norm_backward() {
+    using A = Accumulator<E>;
+    const int64_t chunks = chunk_count(rows);
+    return over_rows("", dimensions({rows, C}), {.bytes = 3.0 * double(rows * C) * sizeof(E)}, chunks,
+                     [=](Operands& operands) {
+                         return HeadNormBackward<E>{.kept = operands.normal<E>(rows * C),
+                                                    .mean = nullptr,
+                                                    .rstd = operands.normal<A>(rows * H, 0, 1),
+                                                    .gain = operands.normal<E>(D, 0, 1),
+                                                    .dx = operands.normal<E>(rows * 3 * C, 1e-4),
+                                                    .dgain_chunks = operands.room<A>(chunks * D),
+                                                    .row_stride = 3 * C,
+                                                    .rows = rows,
+                                                    .heads = H,
+                                                    .head_size = D,
+                                                    .centred = false};
+                     });
+}
+
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
 KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
@@ -183,6 +248,9 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(rmsnorm_forward<E>());
     table.push_back(rmsnorm_backward<E>());
     table.push_back(rmsnorm_examples<E>());
+    table.push_back(rotary<E>());
+    table.push_back(head_norm_forward<E>());
+    table.push_back(head_norm_backward<E>());
     table.push_back(token_embedding_backward<E>());
     table.push_back(position_embedding_backward<E>());
 }

@@ -20,8 +20,8 @@ class Block {
         first_.lay_out(memory, rows), attention.lay_out(memory, rows);
         second_.lay_out(memory, rows), mlp_.lay_out(memory, rows);
     }
-    void bind(const Tensors<T>& tensors) {
-        first_.bind(tensors), attention.bind(tensors), second_.bind(tensors), mlp_.bind(tensors);
+    void bind(const Tensors<T>& tensors, const RotaryTable<T>& table) {
+        first_.bind(tensors), attention.bind(tensors, table), second_.bind(tensors), mlp_.bind(tensors);
     }
 
     /// What the stream x [rows, C] becomes.

@@ -18,10 +18,15 @@ const std::vector<std::string>& words<Placement>() {
 }
 template <>
 const std::vector<std::string>& words<Position>() {
-    static const std::vector<std::string> all = {"learned", "none"};
+    static const std::vector<std::string> all = {"learned", "rotary", "none"};
     return all;
 }
 
+template <>
+const std::vector<std::string>& words<QkNorm>() {
+    static const std::vector<std::string> all = {"none", "rmsnorm", "layernorm"};
+    return all;
+}
 template <>
 const std::vector<std::string>& words<Init>() {
     static const std::vector<std::string> all = {"normal", "truncated", "fan_in", "orthogonal"};
@@ -73,6 +78,16 @@ void check(const ModelConfig& c) {
             "--heads " + std::to_string(c.heads) + " does not divide --channels " +
             std::to_string(c.channels) + "; every head needs the same number of channels; try --heads " +
             std::to_string(below) + " or --channels " + std::to_string((c.channels / c.heads + 1) * c.heads));
+    }
+    finite(c.rotary_base, 1, "--rotary-base");
+    if (!(c.rotary_fraction > 0 && c.rotary_fraction <= 1)) {
+        throw UserError("--rotary-fraction is " + std::to_string(c.rotary_fraction) +
+                        "; expected more than 0 and at most 1");
+    }
+    if (c.position == Position::Rotary && c.rotated() == 0) {
+        throw UserError("--position rotary turns pairs of a head's channels, but a fraction of " +
+                        std::to_string(c.rotary_fraction) + " of " + std::to_string(c.head_size()) +
+                        " leaves none; choose fewer --heads or a larger --rotary-fraction");
     }
     if (c.tied && c.zero_head) {
         throw UserError("--zero-head needs a head of its own, but the head is the embedding; add --no-tied");

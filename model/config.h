@@ -10,7 +10,8 @@ namespace wobble {
 
 enum class NormKind { LayerNorm, RMSNorm, None };
 enum class Placement { Pre, Post, Peri, Reordered };
-enum class Position { Learned, None };
+enum class Position { Learned, Rotary, None };
+enum class QkNorm { None, RMSNorm, LayerNorm };
 enum class Init { Normal, Truncated, FanIn, Orthogonal };
 enum class ResidualInit { Total, Depth, Same, Zero };
 enum class Parametrization { Standard, MuP, CompleteP };
@@ -43,7 +44,12 @@ struct ModelConfig {
     Placement norm_placement = Placement::Pre;
     double norm_epsilon = 1e-5;
     bool norm_gain = true, norm_bias = true;
+    bool zero_centred_gain = false;
     bool norm_depth_scaling = false;
+
+    // Attention
+    QkNorm qk_norm = QkNorm::None;
+    double rotary_base = 10000, rotary_fraction = 1;
 
     // Branches
     double residual_scale = 1;
@@ -69,6 +75,8 @@ struct ModelConfig {
 
     int64_t head_size() const { return channels / heads; }                      // D
     int64_t width() const { return mlp_width > 0 ? mlp_width : 4 * channels; }  // F
+    /// Channels of a head that a rotary embedding turns: an even number.
+    int64_t rotated() const { return int64_t(double(head_size()) * rotary_fraction / 2 + 1e-9) * 2; }
     /// Times as wide and as deep as the base that a parametrization refers to.
     double width_ratio() const { return double(channels) / double(base_channels); }
     double depth_ratio() const { return double(layers) / double(base_layers); }

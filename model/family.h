@@ -33,16 +33,34 @@ void for_each_choice(Config& c, Visit&& visit) {
           "Radford et al. 2019; Vaswani et al. 2017; Kim et al. 2025; OLMo 2, 2025",
           Others{"post", "peri", "reordered"});
     visit("norm-epsilon", c.norm_epsilon, "Added to the variance or mean square", "", Others{"0.01"});
+    visit("norm-gain", c.norm_gain, "Norms multiply by a gain that is learned", "", Others{"false"});
+    visit("norm-bias", c.norm_bias, "Layer norms add a bias that is learned", "", Others{"false"});
+    visit("zero-centred-gain", c.zero_centred_gain,
+          "The gain is 1 + weight and starts from weight 0, towards which decay pulls", "Shoeybi et al. 2019",
+          Others{"true"});
     visit("norm-depth-scaling", c.norm_depth_scaling,
           "The norm before a branch of layer l, counted from 1, is multiplied by 1 / sqrt(l)",
           "Sun et al. 2025", Others{"true"});
     visit("residual-scale", c.residual_scale, "What a branch's output is multiplied by before it is added",
           "", Others{"0.5"});
 
+    visit.group("Model: attention");
+    visit("qk-norm", c.qk_norm,
+          "A norm of each head's queries and keys, with a gain for all heads: none, rmsnorm, layernorm",
+          "Henry et al. 2020; Dehghani et al. 2023", Others{"rmsnorm", "layernorm"});
+    visit("rotary-base", c.rotary_base,
+          "Of a rotary embedding: pair i of R channels turns by position * base^(-2i/R)", "Su et al. 2021",
+          Others{"100 position=rotary"});
+    visit("rotary-fraction", c.rotary_fraction, "The share of a head's channels that it turns",
+          "Black et al. 2022", Others{"0.5 position=rotary"});
+
     visit.group("Model: linear layers, embedding, head");
     visit("bias", c.bias, "Linear layers add a bias", "", Others{"false"});
-    visit("position", c.position, "learned: a vector for each position is added to the embedding; none",
-          "Radford et al. 2019; Haviv et al. 2022", Others{"none"});
+    visit(
+        "position", c.position,
+        "learned: a vector for each position is added to the embedding; rotary: queries and keys are turned; "
+        "none",
+        "Radford et al. 2019; Su et al. 2021; Haviv et al. 2022", Others{"rotary", "none"});
     visit("embedding-scale", c.embedding_scale,
           "What token embeddings are multiplied by; sqrt(C) in Vaswani et al.", "Vaswani et al. 2017",
           Others{"4"});

@@ -74,6 +74,7 @@ class Gpt {
     T *embedding_ = nullptr, *logits_ = nullptr;  // [B·T, C], [B·T, V]
     A* losses_ = nullptr;                         // [B·T]
 
+    RotaryTable<T> rotary_;
     Workspace<T> workspace_;
     TokenIndex index_;
 

@@ -56,7 +56,9 @@ void Gpt<T>::weight_identities(Context& context) {
             value_out.add(h, part(2, &Dots::values) - out.values[size_t(h)],
                           part(2, &Dots::sizes) + out.sizes[size_t(h)]);
         }
-        context.recorder->record(qkv, BlockDots<T>::name, "<Wq, dWq> = <Wk, dWk>", query_key);
+        // A norm of queries and keys makes each of the two vanish, but for what epsilon makes of it.
+        if (config_.qk_norm == QkNorm::None)
+            context.recorder->record(qkv, BlockDots<T>::name, "<Wq, dWq> = <Wk, dWk>", query_key);
         context.recorder->record(proj, BlockDots<T>::name, "<Wv, dWv> = <Wo, dWo>", value_out);
     }
 }

@@ -16,6 +16,7 @@ Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training)
     if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"}, config.output_factor());
     memory_.plan([this](Memory& memory) { lay_out(memory); });
     bind({table_, weights_, gradients_});
+    rotary_.fill(config);
 }
 
 template <class T>
@@ -25,6 +26,7 @@ void Gpt<T>::lay_out(Memory& memory) {
     weights_ = memory.take<T>(table_.buffer_size);
     if (training_) gradients_ = memory.take<A>(table_.buffer_size);
 
+    rotary_.lay_out(memory, config_);
     embedding_ = memory.take<T>(rows * C);
     if (ln_0_) ln_0_->lay_out(memory, rows);
     for (Block<T>& block : blocks_) block.lay_out(memory, rows);
@@ -48,7 +50,7 @@ void Gpt<T>::bind(const Tensors<T>& tensors) {
     wte_ = tensors.at("wte.weight"), wpe_ = tensors.at("wpe.weight");
     head_ = config_.tied ? wte_ : tensors.at("head.weight");
     if (ln_0_) ln_0_->bind(tensors);
-    for (Block<T>& block : blocks_) block.bind(tensors);
+    for (Block<T>& block : blocks_) block.bind(tensors, rotary_);
     if (ln_f_) ln_f_->bind(tensors);
 }
 

@@ -20,6 +20,7 @@ class Norm {
         : kind_(config.norm),
           site_(site),
           C_(config.channels),
+          zero_centred_(config.zero_centred_gain),
           epsilon_(config.norm_epsilon),
           factor_(factor) {}
 
@@ -44,7 +45,8 @@ class Norm {
                                            .mean = mean_,
                                            .rstd = rstd_,
                                            .C = C_,
-                                           .epsilon = A(epsilon_)},
+                                           .epsilon = A(epsilon_),
+                                           .zero_centred = zero_centred_},
                        site_);
                 break;
             case NormKind::RMSNorm:
@@ -54,7 +56,8 @@ class Norm {
                                          .y = y,
                                          .rstd = rstd_,
                                          .C = C_,
-                                         .epsilon = A(epsilon_)},
+                                         .epsilon = A(epsilon_),
+                                         .zero_centred = zero_centred_},
                        site_);
                 break;
             case NormKind::None:
@@ -81,13 +84,13 @@ class Norm {
                                             .dy = dy,
                                             .dresidual = dresidual,
                                             .dx = dx,
-                                            .dweight_chunks = w.chunks_a,
-                                            .dbias_chunks = w.chunks_b,
+                                            .dweight_chunks = weight_ ? w.chunks_a : nullptr,
+                                            .dbias_chunks = bias_ ? w.chunks_b : nullptr,
                                             .rows = w.rows,
                                             .C = C_,
-                                            .epsilon = A(epsilon_)},
+                                            .epsilon = A(epsilon_),
+                                            .zero_centred = zero_centred_},
                        site);
-                examples(context, site, x, dy, w);
                 break;
             case NormKind::RMSNorm:
                 launch(context, chunks,
@@ -97,15 +100,17 @@ class Norm {
                                           .dy = dy,
                                           .dresidual = dresidual,
                                           .dx = dx,
-                                          .dweight_chunks = w.chunks_a,
+                                          .dweight_chunks = weight_ ? w.chunks_a : nullptr,
                                           .rows = w.rows,
                                           .C = C_,
-                                          .epsilon = A(epsilon_)},
+                                          .epsilon = A(epsilon_),
+                                          .zero_centred = zero_centred_},
                        site);
                 break;
             case NormKind::None:
                 break;
         }
+        examples(context, site, x, dy, w);
         const auto sum = [&](const char* part, const A* from, A* to) {
             sum_chunks<T>(context, site.of(part), from, to, C_, chunks, w.accumulate);
         };
@@ -124,21 +129,37 @@ class Norm {
     void examples(Context& context, const Site& site, const T* x, const T* dy, const Workspace<T>& w) const {
         if (!context.recorder || !context.recorder->example_squares()) return;
         const int64_t batch = w.rows / w.sequence;
-        launch(context, batch,
-               LayerNormExamples<T>{.x = x,
-                                    .mean = mean_,
-                                    .rstd = rstd_,
-                                    .dy = dy,
-                                    .workspace = context.scratch.get<A>(batch * 2 * C_),
-                                    .squares = context.recorder->example_squares(),
-                                    .sequence = w.sequence,
-                                    .C = C_},
-               site.of(".examples"));
+        double* squares = context.recorder->example_squares();
+        if (kind_ == NormKind::LayerNorm) {
+            launch(context, batch,
+                   LayerNormExamples<T>{.x = x,
+                                        .mean = mean_,
+                                        .rstd = rstd_,
+                                        .dy = dy,
+                                        .workspace = context.scratch.get<A>(batch * 2 * C_),
+                                        .squares = squares,
+                                        .sequence = w.sequence,
+                                        .C = C_,
+                                        .has_weight = bool(weight_),
+                                        .has_bias = bool(bias_)},
+                   site.of(".examples"));
+        } else if (weight_) {
+            launch(context, batch,
+                   RMSNormExamples<T>{.x = x,
+                                      .rstd = rstd_,
+                                      .dy = dy,
+                                      .workspace = context.scratch.get<A>(batch * C_),
+                                      .squares = squares,
+                                      .sequence = w.sequence,
+                                      .C = C_},
+                   site.of(".examples"));
+        }
     }
 
     NormKind kind_;
     Site site_;
     int64_t C_;
+    bool zero_centred_;
     double epsilon_, factor_;
     Tensor weight_, bias_;                 // [C], may be missing
     A *mean_ = nullptr, *rstd_ = nullptr;  // [rows]

@@ -123,8 +123,9 @@ ParameterTable::ParameterTable(const ModelConfig& config) {
     };
     const auto norm = [&](const std::string& name, bool in_block) {
         if (config.norm == NormKind::None) return;
-        add(name + ".weight", {C}, rules.vector(Role::Gain, 1, in_block));
-        if (config.norm == NormKind::LayerNorm)
+        if (config.norm_gain)
+            add(name + ".weight", {C}, rules.vector(Role::Gain, config.zero_centred_gain ? 0 : 1, in_block));
+        if (config.norm == NormKind::LayerNorm && config.norm_bias)
             add(name + ".bias", {C}, rules.vector(Role::Bias, 0, in_block));
     };
     const auto linear = [&](const std::string& name, int64_t in, int64_t out, const Parameter& matrix) {
@@ -149,6 +150,10 @@ ParameterTable::ParameterTable(const ModelConfig& config) {
         const std::string h = "h." + std::to_string(l) + ".";
         first_norm(h + "ln_1");
         linear(h + "attn.qkv", C, 3 * C, rules.matrix(C));
+        if (config.qk_norm != QkNorm::None && config.norm_gain) {
+            for (const char* name : {"attn.q_norm.weight", "attn.k_norm.weight"})
+                add(h + name, {config.head_size()}, rules.vector(Role::Gain, 1, true));
+        }
         linear(h + "attn.proj", C, C, rules.projection(C, l));
         last_norm(h + "ln_1");
         first_norm(h + "ln_2");

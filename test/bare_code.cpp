@@ -110,7 +110,7 @@ std::string normalised(const std::string& line) {
         general("%(r[0-9]+[dwb]?|[re]?[abcd]x|[re]?[sd]i|[re]?[sb]p|[abcd][lh]|[sd]il|[sb]pl)"),
         mask("%k[0-9]"), move("^vmov(aps|ups|apd|upd|dqa|dqu)[0-9]*"),
         relocation("^[0-9a-f]+: (R_[^\t]*)\t(.*)"), add("^lea +(-?0x[0-9a-f]+)\\(%g\\),%g"), space("[ \t]+"),
-        offset("\\+0x[0-9a-f]+(-0x4)?$");
+        offset("\\+0x[0-9a-f]+(-0x4)?$"), zero("\\b0x0\\(%g");
     if (line.find("nop") != std::string::npos || line.find("xchg   %ax,%ax") == 0) return "";
     std::string s = line;
     // Most lines have no use for most of these.
@@ -126,6 +126,7 @@ std::string normalised(const std::string& line) {
     replace("%", general, "%g");
     replace("vmov", move, "vmov");
     replace("lea", add, "add $$$1,%g");
+    replace("0x0(", zero, "(%g");  // how two of the registers are written as a base
     replace("  ", space, " ");
     // Which way a branch falls through depends on the order of blocks.
     static const std::map<std::string, std::string> opposites = {{"jne", "je"}, {"jge", "jl"}, {"jg", "jle"},
@@ -190,12 +191,14 @@ const char* const source = R"(
 #include "kernels/attention_blocks.h"
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
+#include "kernels/head_norm.h"
 #include "kernels/identities.h"
 #include "kernels/layernorm.h"
 #include "kernels/product.h"
 #include "kernels/reduce.h"
 #include "kernels/residual.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rotary.h"
 namespace wobble {
 template <class Kernel>
 void rows(const Kernel& kernel, int64_t n) {
@@ -215,6 +218,7 @@ ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(Activati
 ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
 ROWS(RMSNormExamples)
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
+ROWS(Rotary) ROWS(HeadNormForward) ROWS(HeadNormBackward)
 ROWS(AttentionForward) ROWS(AttentionBackwardQuery) ROWS(AttentionBackwardKey)
 WHOLE(Product) WHOLE(AttentionForward) WHOLE(AttentionBackward)
 }

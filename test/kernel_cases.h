@@ -102,6 +102,8 @@ void add_layernorm_cases(std::vector<KernelCase>& table);
 void add_rmsnorm_cases(std::vector<KernelCase>& table);
 void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
 void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
+void add_rotary_cases(std::vector<KernelCase>& table);
+void add_head_norm_cases(std::vector<KernelCase>& table);  // norms of queries and keys
 void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums
 void add_identity_cases(std::vector<KernelCase>& table);   // sums over parts of a matrix
 

@@ -199,6 +199,7 @@ const char* const source = R"(
 #include "kernels/residual.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rotary.h"
+#include "kernels/value_residual.h"
 namespace wobble {
 template <class Kernel>
 void rows(const Kernel& kernel, int64_t n) {
@@ -218,6 +219,7 @@ ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(Activati
 ROWS(Residual) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(Rotary) ROWS(HeadNormForward) ROWS(HeadNormBackward)
+ROWS(ValueResidualForward) ROWS(ValueResidualBackward)
 ROWS(AttentionForward) ROWS(AttentionBackwardQuery) ROWS(AttentionBackwardKey)
 WHOLE(Product) WHOLE(AttentionForward) WHOLE(AttentionBackward)
 }

@@ -7,6 +7,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rotary.h"
+#include "kernels/value_residual.h"
 
 namespace wobble::bench {
 
@@ -222,6 +223,35 @@ KernelCase head_norm_backward() {
                      });
 }
 
+/// The values of qkv and those of the first layer's, with λ = 1/2: repeated, they end up equal.
+template <class E>
+KernelCase value_residual_forward() {
+    return over_rows("", dimensions({rows, C}), {.bytes = 3.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return ValueResidualForward<E>{.v = operands.normal<E>(rows * 3 * C),
+                                                        .v_first = operands.normal<E>(rows * 3 * C),
+                                                        .stride = 3 * C,
+                                                        .first_stride = 3 * C,
+                                                        .width = C,
+                                                        .lambda = Accumulator<E>(0.5)};
+                     });
+}
+
+/// With λ = 0, which is as much work: the gradient would vanish otherwise, launch by launch.
+template <class E>
+KernelCase value_residual_backward() {
+    return over_rows("", dimensions({rows, C}), {.bytes = 4.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return ValueResidualBackward<E>{.dv = operands.normal<E>(rows * 3 * C, 1e-4),
+                                                         .dv_first = operands.normal<E>(rows * C, 1e-4),
+                                                         .stride = 3 * C,
+                                                         .first_stride = C,
+                                                         .width = C,
+                                                         .lambda = Accumulator<E>(0),
+                                                         .accumulate = true};
+                     });
+}
+
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
 KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
@@ -251,6 +281,8 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(rotary<E>());
     table.push_back(head_norm_forward<E>());
     table.push_back(head_norm_backward<E>());
+    table.push_back(value_residual_forward<E>());
+    table.push_back(value_residual_backward<E>());
     table.push_back(token_embedding_backward<E>());
     table.push_back(position_embedding_backward<E>());
 }

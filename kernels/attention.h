@@ -6,14 +6,21 @@
 //   δ_i = dout_i · out_i,  ds_ij = p_ij (dout_i · v_j - δ_i) / sqrt(D),
 //   dv_j = Σ_i p_ij dout_i,  dq_i = Σ_j ds_ij k_j,  dk_j = Σ_i ds_ij q_i.
 //
-// Queries, keys and values lie side by side in qkv [B, T, 3C], each as [H, D]. Each of the three kernels here
-// is one row per team and right for every head size and team. The CPU has a second text over blocks in
-// attention_blocks.h, which the matrix product's register tiles make many times faster.
+// Options: another scale; a cap on the logits, s' = c tanh(s / c) (Gemma 2, 2024), whose slope
+// 1 - (s' / c)² is a factor of ds; a window, j > i - w; and a learned logit per head that takes part in the
+// softmax without a value of its own (gpt-oss, 2025), so that Σ_j p_ij < 1 and δ_i stays what it is.
+//
+// Queries, keys and values lie side by side in a row of qkv: H query heads of D channels, then K key heads
+// and K value heads. With K < H, H / K query heads share a key head (grouped-query attention, Ainslie et al.
+// 2023). Each of the three kernels here is one row per team and right for every head size and team. The CPU
+// has a second text over blocks in attention_blocks.h, which the matrix product's register tiles make many
+// times faster.
 #pragma once
 
 #include "kernels/context.h"
 #include "kernels/probe.h"
 #include "kernels/rows.h"
+#include "kernels/tanh.h"
 #include "kernels/team.h"
 
 namespace wobble {
@@ -24,9 +31,17 @@ struct AttentionShape {
     /// The last `queries` positions of each sequence are queries: T in training, 1 when a token is added to a
     /// cache.
     int64_t queries;
+    int64_t kv_heads = 0;  // K, which divides H; 0: as many as heads
+
+    HD int64_t key_heads() const { return kv_heads ? kv_heads : heads; }
+    HD int64_t group() const { return heads / key_heads(); }
+    /// The head whose keys and values query head h attends to.
+    HD int64_t key_head(int64_t h) const { return h / group(); }
 
     HD int64_t channels() const { return heads * head_size; }
+    HD int64_t qkv_channels() const { return (heads + 2 * key_heads()) * head_size; }
     HD int64_t rows() const { return batch * queries * heads; }
+    HD int64_t key_rows() const { return batch * sequence * key_heads(); }
     /// Multiply-adds of the scores, the unseen half counted too.
     HD int64_t products() const { return rows() * sequence * head_size; }
 
@@ -40,11 +55,60 @@ struct AttentionShape {
         return {b, sequence - queries + i, h, (b * queries + i) * channels() + h * head_size,
                 (b * heads + h) * queries + i};
     }
-    /// Offset in qkv of head h at (b, t); part 0, 1, 2 is query, key, value.
+    /// Of key heads: sequence, position and head of one of `key_rows()`.
+    struct KeyRow {
+        int64_t b, t, h;
+    };
+    HD KeyRow key_row(int64_t index) const {
+        return {index / key_heads() / sequence, index / key_heads() % sequence, index % key_heads()};
+    }
+    /// Column in a row of qkv of head h of a part: 0 query, 1 key, 2 value, the latter two of key heads.
+    HD int64_t column(int64_t h, int part) const {
+        return ((part > 0 ? heads + (part - 1) * key_heads() : 0) + h) * head_size;
+    }
+    /// Offset in qkv of head h of a part at (b, t).
     HD int64_t qkv(int64_t b, int64_t t, int64_t h, int part) const {
-        return ((b * sequence + t) * 3 + part) * channels() + h * head_size;
+        return (b * sequence + t) * qkv_channels() + column(h, part);
     }
 };
+
+/// What changes the logits. All of it is off by default.
+struct AttentionOptions {
+    double scale = 0;    // factor on q · k; 0: 1 / sqrt(D)
+    double softcap = 0;  // c, 0: none
+    int64_t window = 0;  // w: the keys that a query sees, itself counted; 0: all before it
+
+    template <class A>
+    HD A factor(int64_t head_size) const {
+        return scale != 0 ? A(scale) : A(1) / std::sqrt(A(head_size));
+    }
+    /// The first key that the query at position t sees.
+    HD int64_t first_key(int64_t t) const { return window > 0 && t >= window ? t - window + 1 : 0; }
+    /// One past the last query of a sequence that sees the key at position t.
+    HD int64_t end_of_queries(int64_t t, int64_t sequence) const {
+        return window > 0 && sequence - t > window ? t + window : sequence;
+    }
+};
+
+/// c · tanh(s / c)
+template <class A, int N>
+HD Pack<A, N> capped(Pack<A, N> s, A cap) {
+    return hyperbolic_tangent(s / splat<N>(cap)) * cap;
+}
+/// Its slope 1 - (s' / c)², from the capped logit s'.
+template <class A, int N>
+HD Pack<A, N> slope_of_capped(Pack<A, N> s, A cap) {
+    const auto t = s / splat<N>(cap);
+    return (A(1) - t) * (t + A(1));
+}
+template <class A>
+HD A capped(A s, A cap) {
+    return cap > 0 ? capped(splat<1>(s), cap)[0] : s;
+}
+template <class A>
+HD A slope_of_capped(A s, A cap) {
+    return slope_of_capped(splat<1>(s), cap)[0];
+}
 
 /// x · y over the n elements of a row.
 template <class Team, class T>
@@ -86,13 +150,14 @@ struct OnlineQuery {
         if (s < least) least = s;
         ++keys;
     }
-    HD QueryStatistics statistics(A maximum, A sum) const {
+    /// `sees_first`: whether the sequence's first key is among them.
+    HD QueryStatistics statistics(A maximum, A sum, bool sees_first) const {
         return {.keys = keys,
                 .max_logit = double(maximum),
                 .abs_logit = double(larger(maximum, -least)),
                 .sum = double(sum),
                 .weighted = double(weighted),
-                .first = double(first),
+                .first = sees_first ? double(first) : 0,
                 .at_maximum = at_maximum};
     }
 };
@@ -107,10 +172,12 @@ struct AttentionForward {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
 
-    const T* qkv;  // [B, T, 3C]
+    const T* qkv;  // [B, T, (H + 2K) D]
     T* out;        // [B, queries, C]
     A* lse;        // [B, H, queries]: log Σ_j e^(s_ij), kept for backward
     AttentionShape shape;
+    AttentionOptions options = {};
+    const T* sinks = nullptr;  // [H], or null
 
     int64_t row_elements() const { return shape.sequence * shape.head_size; }
 
@@ -118,36 +185,49 @@ struct AttentionForward {
     HD void operator()(Team team, int64_t index, Probe& probe) const {
         const auto row = shape.row(index);
         const int64_t D = shape.head_size;
-        const A scale = A(1) / std::sqrt(A(D));
+        const A scale = options.factor<A>(D), cap = A(options.softcap);
+        const int64_t key_head = shape.key_head(row.h), first = options.first_key(row.t);
         const T* q = qkv + shape.qkv(row.b, row.t, row.h, 0);
         T* o = out + row.out;
 
         // Online softmax (Milakov & Gimelshein 2018): what was summed under an older maximum is scaled down.
         A maximum = -INFINITY, sum = 0;
         OnlineQuery<A> query;
-        for (int64_t j = 0; j <= row.t; ++j) {
-            const A s = dot(team, q, qkv + shape.qkv(row.b, j, row.h, 1), D) * scale;
+        for (int64_t j = first; j <= row.t; ++j) {
+            const A s = capped(dot(team, q, qkv + shape.qkv(row.b, j, key_head, 1), D) * scale, cap);
             if constexpr (Probe::looks) query.take(s, maximum, sum);
             const A new_maximum = larger(maximum, s);
             const A shrink = exponential(maximum - new_maximum), p = exponential(s - new_maximum);
             maximum = new_maximum;
-            sum = j == 0 ? p : sum * shrink + p;
-            const T* v = qkv + shape.qkv(row.b, j, row.h, 2);
+            sum = j == first ? p : sum * shrink + p;
+            const T* v = qkv + shape.qkv(row.b, j, key_head, 2);
             team.each(D, [&](auto at) {
                 const auto term = load(v, at) * p;
-                store(o, at, j == 0 ? term : load(o, at) * shrink + term);
+                store(o, at, j == first ? term : load(o, at) * shrink + term);
             });
         }
         const int64_t out_row = row.out / shape.channels(), column = row.h * D;
+        const auto total = with_sink(maximum, sum, row.h);
         team.each(D, [&](auto at) {
-            const auto value = load(o, at) * (A(1) / sum);
+            const auto value = load(o, at) * total.inverse;
             store(o, at, probe.writes(Output, out_row, at_column(column, at), value));
         });
         probe.wrote(Output, out_row, column, o, D);
         if (team.leads()) {
-            lse[row.statistic] = maximum + std::log(sum);
-            if constexpr (Probe::looks) probe.query(row.h, query.statistics(maximum, sum));
+            lse[row.statistic] = total.lse;
+            if constexpr (Probe::looks) probe.query(row.h, query.statistics(maximum, sum, first == 0));
         }
+    }
+
+    /// What turns Σ_j e^(s_j - maximum) v_j into the output, and the logarithm of the sum.
+    struct Total {
+        A inverse, lse;
+    };
+    HD Total with_sink(A maximum, A sum, int64_t h) const {
+        if (!sinks) return {A(1) / sum, maximum + std::log(sum)};
+        const A sink = A(sinks[h]), top = larger(maximum, sink), shrink = exponential(maximum - top);
+        const A total = sum * shrink + exponential(sink - top);
+        return {shrink / total, top + std::log(total)};
     }
 
     int64_t observed_rows() const { return shape.batch * shape.queries; }
@@ -168,15 +248,19 @@ struct AttentionBackwardQuery {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOfDs };
-    static constexpr const char* identities[1] = {"sum dS"};  // Σ_j ds_ij = 0; rows are [B, H, T]
+    /// Σ_j ds_ij = 0, a sink's own share counted and the slopes of a cap not; rows are [B, H, T].
+    static constexpr const char* identities[1] = {"sum dS"};
 
-    const T* qkv;   // [B, T, 3C]
+    const T* qkv;   // [B, T, (H + 2K) D]
     const T* out;   // [B, T, C]
     const T* dout;  // [B, T, C]
     const A* lse;   // [B, H, T]
     A* delta;       // [B, H, T]
-    T* dqkv;        // [B, T, 3C]; the queries' third is written
+    T* dqkv;        // [B, T, (H + 2K) D]; the queries' part is written
     AttentionShape shape;
+    AttentionOptions options = {};
+    const T* sinks = nullptr;  // [H], or null
+    T* dsinks = nullptr;       // [B, T, H], where there are sinks: each query's share, for `ColumnSum`
 
     int64_t row_elements() const { return shape.sequence * shape.head_size; }
 
@@ -184,19 +268,31 @@ struct AttentionBackwardQuery {
     HD void operator()(Team team, int64_t index, Probe& probe) const {
         const auto row = shape.row(index);
         const int64_t D = shape.head_size;
-        const A scale = A(1) / std::sqrt(A(D));
+        const A scale = options.factor<A>(D), cap = A(options.softcap);
+        const int64_t key_head = shape.key_head(row.h), first = options.first_key(row.t);
         const T* q = qkv + shape.qkv(row.b, row.t, row.h, 0);
         T* dq = dqkv + shape.qkv(row.b, row.t, row.h, 0);
         const A d = dot(team, dout + row.out, out + row.out, D);
         [[maybe_unused]] double residual = 0, size = 0;
-        for (int64_t j = 0; j <= row.t; ++j) {
-            const T* k = qkv + shape.qkv(row.b, j, row.h, 1);
-            const A p = exponential(dot(team, q, k, D) * scale - lse[row.statistic]);
-            const A dp = dot(team, dout + row.out, qkv + shape.qkv(row.b, j, row.h, 2), D);
-            add_scaled(team, dq, k, p * (dp - d) * scale, D, j == 0);
+        for (int64_t j = first; j <= row.t; ++j) {
+            const T* k = qkv + shape.qkv(row.b, j, key_head, 1);
+            const A s = capped(dot(team, q, k, D) * scale, cap);
+            const A p = exponential(s - lse[row.statistic]);
+            const A dp = dot(team, dout + row.out, qkv + shape.qkv(row.b, j, key_head, 2), D);
+            A ds = p * (dp - d) * scale;
+            if (cap > 0) ds *= slope_of_capped(s, cap);
+            add_scaled(team, dq, k, ds, D, j == first);
             if constexpr (Probe::looks) {
                 residual += double(p * (dp - d) * scale);
                 size += double(p * (std::fabs(dp) + std::fabs(d)) * scale);
+            }
+        }
+        if (sinks) {
+            const A ds = exponential(A(sinks[row.h]) - lse[row.statistic]) * -d;
+            if (team.leads()) dsinks[row.out / D] = T(ds);
+            if constexpr (Probe::looks) {
+                residual += double(ds * scale);
+                size += std::fabs(double(ds * scale));
             }
         }
         if constexpr (Probe::looks) {
@@ -208,7 +304,8 @@ struct AttentionBackwardQuery {
     }
 };
 
-/// One key of one head per team: dk and dv, from every query at or after it.
+/// One key of one key head per team, `key_rows()` in all: dk and dv, from every query that sees it, head
+/// after head.
 template <class T>
 struct AttentionBackwardKey {
     using Element = T;
@@ -217,32 +314,39 @@ struct AttentionBackwardKey {
     enum Channel { Key, Value };
     static constexpr const char* channels[] = {"key", "value"};
 
-    const T* qkv;    // [B, T, 3C]
+    const T* qkv;    // [B, T, (H + 2K) D]
     const T* dout;   // [B, T, C]
     const A* lse;    // [B, H, T]
     const A* delta;  // [B, H, T]
-    T* dqkv;         // [B, T, 3C]; the thirds of keys and values are written
+    T* dqkv;         // [B, T, (H + 2K) D]; the parts of keys and values are written
     AttentionShape shape;
+    AttentionOptions options = {};
 
-    int64_t row_elements() const { return shape.sequence * shape.head_size; }
+    int64_t row_elements() const { return shape.group() * shape.sequence * shape.head_size; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t index, Probe& probe) const {
-        const auto row = shape.row(index);
-        const int64_t D = shape.head_size;
-        const A scale = A(1) / std::sqrt(A(D));
+        const auto row = shape.key_row(index);
+        const int64_t D = shape.head_size, group = shape.group(), first_head = row.h * group;
+        const int64_t end = options.end_of_queries(row.t, shape.sequence);
+        const A scale = options.factor<A>(D), cap = A(options.softcap);
         const T* k = qkv + shape.qkv(row.b, row.t, row.h, 1);
         const T* v = qkv + shape.qkv(row.b, row.t, row.h, 2);
         T* dk = dqkv + shape.qkv(row.b, row.t, row.h, 1);
         T* dv = dqkv + shape.qkv(row.b, row.t, row.h, 2);
-        for (int64_t i = row.t; i < shape.sequence; ++i) {
-            const T* q = qkv + shape.qkv(row.b, i, row.h, 0);
-            const T* grad = dout + (row.b * shape.sequence + i) * shape.channels() + row.h * D;
-            const int64_t statistic = (row.b * shape.heads + row.h) * shape.sequence + i;
-            const A p = exponential(dot(team, q, k, D) * scale - lse[statistic]);
-            const A ds = p * (dot(team, grad, v, D) - delta[statistic]) * scale;
-            add_scaled(team, dk, q, ds, D, i == row.t);
-            add_scaled(team, dv, grad, p, D, i == row.t);
+        for (int64_t h = first_head; h < first_head + group; ++h) {
+            for (int64_t i = row.t; i < end; ++i) {
+                const T* q = qkv + shape.qkv(row.b, i, h, 0);
+                const T* grad = dout + (row.b * shape.sequence + i) * shape.channels() + h * D;
+                const int64_t statistic = (row.b * shape.heads + h) * shape.sequence + i;
+                const bool first = h == first_head && i == row.t;
+                const A s = capped(dot(team, q, k, D) * scale, cap);
+                const A p = exponential(s - lse[statistic]);
+                A ds = p * (dot(team, grad, v, D) - delta[statistic]) * scale;
+                if (cap > 0) ds *= slope_of_capped(s, cap);
+                add_scaled(team, dk, q, ds, D, first);
+                add_scaled(team, dv, grad, p, D, first);
+            }
         }
         if constexpr (Probe::looks) {
             team.each(D, [&](auto at) {

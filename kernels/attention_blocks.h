@@ -4,8 +4,9 @@
 // A task takes one head of one sequence (and, forward, a part of its queries when there are few heads). Keys
 // and values are packed into panels once; then each block of queries makes its scores against the keys up to
 // its last query (later blocks of keys are skipped, causally), turns them into probabilities in a buffer of
-// its own thread, and multiplies on. What is held at a time is [block, T] per thread, never T × T. Backward
-// owns all of a head's dq, dk and dv, so nothing is shared and the order of every sum is fixed.
+// its own thread, and multiplies on. Where there is a window, panels of keys that no query of a block sees
+// are skipped too. What is held at a time is [block, T] per thread, never T × T. Backward owns all of a key
+// head's dk and dv, and the dq of its query heads, so nothing is shared and the order of every sum is fixed.
 #pragma once
 
 #include <omp.h>
@@ -30,7 +31,7 @@ struct AttentionBlocks {
     explicit AttentionBlocks(const AttentionShape& s)
         : shape(s),
           D(s.head_size),
-          row_stride(3 * s.channels()),
+          row_stride(s.qkv_channels()),
           key_panels(ceil_div(s.sequence, NR)),
           head_panels(ceil_div(s.head_size, NR)),
           // One panel more than needed: twelve rows a power of two apart would share the sets of the cache.
@@ -47,12 +48,13 @@ struct AttentionBlocks {
     void pack_by_head(const T* x, int64_t stride, int64_t depth, T* panels) const {
         pack_panels<int(NR)>(MatrixView<T>{x, 1, stride}, 0, D, 0, depth, panels);
     }
-    /// scores [rows, keys] = scale · x [rows, D] · keysᵀ, for as many whole panels as `keys` needs.
-    void scores(const T* x, int64_t stride, int64_t rows, int64_t keys, const T* by_key, T scale, T* packed_x,
-                T* out) const {
+    /// scores [rows, from..keys] = scale · x [rows, D] · keysᵀ, for as many whole panels as `keys` needs;
+    /// `from` begins one.
+    void scores(const T* x, int64_t stride, int64_t rows, int64_t from, int64_t keys, const T* by_key,
+                T scale, T* packed_x, T* out) const {
         for (int64_t r = 0; r < rows; r += MR) {
             pack_panels<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
-            for (int64_t p = 0; p < ceil_div(keys, NR); ++p) {
+            for (int64_t p = from / NR; p < ceil_div(keys, NR); ++p) {
                 Sums sums;
                 multiply_panels<T>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);
                 for (int64_t i = 0; i < MR; ++i) {
@@ -63,6 +65,10 @@ struct AttentionBlocks {
                 }
             }
         }
+    }
+    /// c · tanh(s / c) in place.
+    static void cap_scores(T* s, int64_t n, T cap) {
+        Lane{}.each(n, [&](auto at) INLINED { store(s, at, capped(load(s, at), cap)); });
     }
     /// use(row, column, values, count) for each piece of  left [rows, depth] · panels [depth, D].
     template <class F>
@@ -97,12 +103,13 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
     constexpr int64_t block = blocks.block;
     const int64_t D = shape.head_size, sequence = shape.sequence;
     const int64_t tasks = parts(), splits = tasks / (shape.batch * shape.heads);
-    const T scale = T(1) / std::sqrt(T(D));
+    const T scale = options.factor<T>(D), cap = T(options.softcap);
 
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
     for (int64_t task = 0; task < tasks; ++task) {
         const int64_t b = task / splits / shape.heads, h = task / splits % shape.heads, split = task % splits;
+        const int64_t key_head = shape.key_head(h);
         auto probe = watch.probe(task);
         const T* q = qkv + shape.qkv(b, 0, h, 0);
         T* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<T>(
@@ -110,20 +117,22 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
         T* values = keys + blocks.by_key_size();
         T* packed_q = values + blocks.by_head_size(sequence);
         T* p = packed_q + block * D;
-        blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 1), keys);
-        blocks.pack_by_head(qkv + shape.qkv(b, 0, h, 2), blocks.row_stride, sequence, values);
+        blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 1), keys);
+        blocks.pack_by_head(qkv + shape.qkv(b, 0, key_head, 2), blocks.row_stride, sequence, values);
 
         // Splits take blocks in turn, since late queries have more keys than early ones.
         const int64_t first = sequence - shape.queries;
         for (int64_t i0 = first + split * block; i0 < sequence; i0 += splits * block) {
             const int64_t rows = std::min(block, sequence - i0), keys_seen = i0 + rows;
-            blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, rows, keys_seen, keys, scale,
+            const int64_t from = options.first_key(i0) / blocks.NR * blocks.NR;
+            blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, rows, from, keys_seen, keys, scale,
                           packed_q, p);
 
             T inverse_sum[block];
             for (int64_t r = 0; r < rows; ++r) {
-                T* s = p + r * blocks.score_stride;
-                const int64_t visible = i0 + r + 1;
+                const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
+                T* s = p + r * blocks.score_stride + first_key;
+                if (cap > 0) blocks.cap_scores(s, visible, cap);
                 Largest<Lane, T> largest;
                 Lane{}.each(visible, [&](auto at) INLINED { largest.take(load(s, at)); });
                 const T maximum = largest.total();
@@ -149,30 +158,32 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                                     .abs_logit = double(larger(maximum, least.total())),
                                     .sum = double(sum.total()),
                                     .weighted = double(weighted.total()),
-                                    .first = double(s[0]),
+                                    .first = first_key == 0 ? double(s[0]) : 0,
                                     .at_maximum = int64_t(at_maximum.total())});
                 }
-                std::fill(s + visible, s + keys_seen, T(0));
-                inverse_sum[r] = T(1) / sum.total();
-                lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = maximum + std::log(sum.total());
+                std::fill(s - first_key + from, s, T(0));
+                std::fill(s + visible, s - first_key + keys_seen, T(0));
+                const auto total = this->with_sink(maximum, sum.total(), h);
+                inverse_sum[r] = total.inverse;
+                lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = total.lse;
             }
-            blocks.times_heads({p, blocks.score_stride, 1}, rows, keys_seen, values, sequence,
-                               [&](int64_t r, int64_t d, const T* value, int64_t count) {
-                                   const int64_t row = b * shape.queries + i0 - first + r;
-                                   T* o = out + row * shape.channels() + h * D + d;
-                                   Lane{}.each(count, [&](auto at) INLINED {
-                                       const auto result = load(value, at) * inverse_sum[r];
-                                       store(o, at,
-                                             probe.writes(Output, row, at_column(h * D + d, at), result));
-                                   });
-                               });
+            blocks.times_heads(
+                {p + from, blocks.score_stride, 1}, rows, keys_seen - from, values + from * blocks.NR,
+                sequence, [&](int64_t r, int64_t d, const T* value, int64_t count) {
+                    const int64_t row = b * shape.queries + i0 - first + r;
+                    T* o = out + row * shape.channels() + h * D + d;
+                    Lane{}.each(count, [&](auto at) INLINED {
+                        const auto result = load(value, at) * inverse_sum[r];
+                        store(o, at, probe.writes(Output, row, at_column(h * D + d, at), result));
+                    });
+                });
             const int64_t row = b * shape.queries + i0 - first;
             probe.wrote(Output, row, h * D, out + row * shape.channels() + h * D, D, rows, shape.channels());
         }
     }
 }
 
-/// dq, dk and dv of one head of one sequence per task.
+/// dk and dv of one key head of one sequence per task, and dq of the query heads that attend to it.
 template <class T>
 struct AttentionBackward {
     using Element = T;
@@ -181,18 +192,22 @@ struct AttentionBackward {
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOfDs };
-    static constexpr const char* identities[1] = {"sum dS"};  // Σ_j ds_ij = 0; rows are [B, H, T]
+    /// Σ_j ds_ij = 0, a sink's own share counted and the slopes of a cap not; rows are [B, H, T].
+    static constexpr const char* identities[1] = {"sum dS"};
 
-    const T* qkv;   // [B, T, 3C]
+    const T* qkv;   // [B, T, (H + 2K) D]
     const T* out;   // [B, T, C]
     const T* dout;  // [B, T, C]
     const A* lse;   // [B, H, T]
-    T* dqkv;        // [B, T, 3C]
+    T* dqkv;        // [B, T, (H + 2K) D]
     AttentionShape shape;
+    AttentionOptions options = {};
+    const T* sinks = nullptr;  // [H], or null
+    T* dsinks = nullptr;       // [B, T, H], where there are sinks: each query's share, for `ColumnSum`
 
-    int64_t parts() const { return shape.batch * shape.heads; }
+    int64_t parts() const { return shape.batch * shape.key_heads(); }
     int64_t observed_rows() const { return shape.batch * shape.sequence; }
-    int64_t observed_columns() const { return 3 * shape.channels(); }
+    int64_t observed_columns() const { return shape.qkv_channels(); }
 
     template <class Watch>
     void operator()(Context& context, Watch& watch) const {
@@ -201,90 +216,126 @@ struct AttentionBackward {
     num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
         for (int64_t task = 0; task < tasks; ++task) {
             auto probe = watch.probe(task);
-            head(context.thread_scratch[size_t(omp_get_thread_num())], task / shape.heads, task % shape.heads,
-                 probe);
+            group(context.thread_scratch[size_t(omp_get_thread_num())], task / shape.key_heads(),
+                  task % shape.key_heads(), probe);
         }
     }
 
   private:
+    /// What the query heads of a key head share, and where each puts what it works out.
+    struct Work {
+        T *keys, *values;           // by key: k for scores, v for dp
+        T* key_rows;                // by head: k, for dq
+        T *query_rows, *grad_rows;  // by head: the block's q, for dk, and dout, for dv
+        T* packed;                  // [block, D]
+        T *p, *ds;                  // [block, keys]
+        T *dk, *dv;                 // [T, D]
+    };
+
     template <class Probe>
-    void head(Scratch& scratch, int64_t b, int64_t h, Probe& probe) const {
+    void group(Scratch& scratch, int64_t b, int64_t key_head, Probe& probe) const {
         const AttentionBlocks<T> blocks(shape);
         constexpr int64_t block = blocks.block;
-        const int64_t D = shape.head_size, C = shape.channels(), sequence = shape.sequence;
+        const int64_t D = shape.head_size, sequence = shape.sequence;
         const int64_t stride = blocks.row_stride, score_stride = blocks.score_stride;
-        const T scale = T(1) / std::sqrt(T(D));
 
         const int64_t by_key = blocks.by_key_size(), by_head = blocks.by_head_size(sequence);
         const int64_t block_heads = blocks.by_head_size(block);
-        T* keys = scratch.get<T>(2 * by_key + by_head + 2 * block_heads + block * D +
-                                 2 * block * score_stride + 2 * sequence * D);
-        T* values = keys + by_key;                // vᵀ, for dp
-        T* key_rows = values + by_key;            // k, for dq
-        T* query_rows = key_rows + by_head;       // the block's q, for dk
-        T* grad_rows = query_rows + block_heads;  // the block's dout, for dv
-        T* packed = grad_rows + block_heads;      // [block, D]
-        T* p = packed + block * D;                // [block, keys]
-        T* ds = p + block * score_stride;         // [block, keys]
-        T* dk = ds + block * score_stride;        // [T, D]
-        T* dv = dk + sequence * D;                // [T, D]
-        blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 1), keys);
-        blocks.pack_by_key(qkv + shape.qkv(b, 0, h, 2), values);
-        blocks.pack_by_head(qkv + shape.qkv(b, 0, h, 1), stride, sequence, key_rows);
-        std::fill(dk, dk + 2 * sequence * D, T(0));
+        Work w;
+        w.keys = scratch.get<T>(2 * by_key + by_head + 2 * block_heads + block * D +
+                                2 * block * score_stride + 2 * sequence * D);
+        w.values = w.keys + by_key;
+        w.key_rows = w.values + by_key;
+        w.query_rows = w.key_rows + by_head;
+        w.grad_rows = w.query_rows + block_heads;
+        w.packed = w.grad_rows + block_heads;
+        w.p = w.packed + block * D;
+        w.ds = w.p + block * score_stride;
+        w.dk = w.ds + block * score_stride;
+        w.dv = w.dk + sequence * D;
+        const T* k = qkv + shape.qkv(b, 0, key_head, 1);
+        blocks.pack_by_key(k, w.keys);
+        blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 2), w.values);
+        blocks.pack_by_head(k, stride, sequence, w.key_rows);
+        std::fill(w.dk, w.dk + 2 * sequence * D, T(0));
+
+        const int64_t first_head = key_head * shape.group();
+        for (int64_t h = first_head; h < first_head + shape.group(); ++h) head(blocks, b, h, w, probe);
+
+        const int64_t key_column = shape.column(key_head, 1), value_column = shape.column(key_head, 2);
+        for (int64_t j = 0; j < sequence; ++j) {
+            T* row = dqkv + (b * sequence + j) * stride;
+            write(row + key_column, w.dk + j * D, D, b * sequence + j, key_column, probe);
+            write(row + value_column, w.dv + j * D, D, b * sequence + j, value_column, probe);
+        }
+        for (int64_t column : {key_column, value_column}) {
+            probe.wrote(Output, b * sequence, column, dqkv + b * sequence * stride + column, D, sequence,
+                        stride);
+        }
+    }
+
+    template <class Probe>
+    void head(const AttentionBlocks<T>& blocks, int64_t b, int64_t h, const Work& w, Probe& probe) const {
+        constexpr int64_t block = AttentionBlocks<T>::block, NR = AttentionBlocks<T>::NR;
+        const int64_t D = shape.head_size, C = shape.channels(), sequence = shape.sequence;
+        const int64_t stride = blocks.row_stride, score_stride = blocks.score_stride;
+        const T scale = options.factor<T>(D), cap = T(options.softcap);
 
         for (int64_t i0 = 0; i0 < sequence; i0 += block) {
             const int64_t rows = std::min(block, sequence - i0), seen = i0 + rows;
+            const int64_t from = options.first_key(i0) / NR * NR;
             const T* q = qkv + shape.qkv(b, i0, h, 0);
             const T* grad = dout + (b * sequence + i0) * C + h * D;
             const T* o = out + (b * sequence + i0) * C + h * D;
-            blocks.scores(q, stride, rows, seen, keys, scale, packed, p);
-            blocks.scores(grad, C, rows, seen, values, T(1), packed, ds);
+            blocks.scores(q, stride, rows, from, seen, w.keys, scale, w.packed, w.p);
+            blocks.scores(grad, C, rows, from, seen, w.values, T(1), w.packed, w.ds);
 
             for (int64_t r = 0; r < rows; ++r) {
-                T* pr = p + r * score_stride;
-                T* dr = ds + r * score_stride;
+                const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
+                T* pr = w.p + r * score_stride + first_key;
+                T* dr = w.ds + r * score_stride + first_key;
                 const T log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
                 const T delta = dot(Lane{}, grad + r * C, o + r * C, D);
+                const T sink = sinks ? exponential(T(sinks[h]) - log_sum) * -delta : T(0);
+                if (sinks) dsinks[(b * sequence + i0 + r) * shape.heads + h] = sink;
+                if (cap > 0) blocks.cap_scores(pr, visible, cap);
                 if constexpr (Probe::looks) {
                     if (probe.full()) {
-                        const auto [sum, size] = sum_of_ds(pr, dr, i0 + r + 1, log_sum, delta, scale);
-                        probe.residual(SumOfDs, (b * shape.heads + h) * sequence + i0 + r, sum, size);
+                        const auto [sum, size] = sum_of_ds(pr, dr, visible, log_sum, delta, scale);
+                        const double own = double(sink * scale);
+                        probe.residual(SumOfDs, (b * shape.heads + h) * sequence + i0 + r, sum + own,
+                                       size + std::fabs(own));
                     }
                 }
-                Lane{}.each(i0 + r + 1, [&](auto at) INLINED {
-                    const auto probability = exponential(load(pr, at) - log_sum);
+                Lane{}.each(visible, [&](auto at) INLINED {
+                    const auto s = load(pr, at);
+                    const auto probability = exponential(s - log_sum);
                     store(pr, at, probability);
-                    store(dr, at, probability * (load(dr, at) - delta) * scale);
+                    const auto gradient = probability * (load(dr, at) - delta) * scale;
+                    store(dr, at, cap > 0 ? gradient * slope_of_capped(s, cap) : gradient);
                 });
-                std::fill(pr + i0 + r + 1, pr + seen, T(0));
-                std::fill(dr + i0 + r + 1, dr + seen, T(0));
+                for (T* row : {pr, dr}) {
+                    std::fill(row - first_key + from, row, T(0));
+                    std::fill(row + visible, row - first_key + seen, T(0));
+                }
             }
 
-            blocks.times_heads({ds, score_stride, 1}, rows, seen, key_rows, sequence,
-                               [&](int64_t r, int64_t d, const T* value, int64_t count) {
+            blocks.times_heads({w.ds + from, score_stride, 1}, rows, seen - from, w.key_rows + from * NR,
+                               sequence, [&](int64_t r, int64_t d, const T* value, int64_t count) {
                                    write(dqkv + shape.qkv(b, i0 + r, h, 0) + d, value, count,
                                          b * sequence + i0 + r, h * D + d, probe);
                                });
             probe.wrote(Output, b * sequence + i0, h * D, dqkv + shape.qkv(b, i0, h, 0), D, rows, stride);
-            blocks.pack_by_head(q, stride, rows, query_rows);
-            blocks.pack_by_head(grad, C, rows, grad_rows);
-            blocks.times_heads({p, 1, score_stride}, seen, rows, grad_rows, rows,
+            blocks.pack_by_head(q, stride, rows, w.query_rows);
+            blocks.pack_by_head(grad, C, rows, w.grad_rows);
+            blocks.times_heads({w.p + from, 1, score_stride}, seen - from, rows, w.grad_rows, rows,
                                [&](int64_t j, int64_t d, const T* value, int64_t count) {
-                                   add_scaled(Lane{}, dv + j * D + d, value, T(1), count, false);
+                                   add_scaled(Lane{}, w.dv + (from + j) * D + d, value, T(1), count, false);
                                });
-            blocks.times_heads({ds, 1, score_stride}, seen, rows, query_rows, rows,
+            blocks.times_heads({w.ds + from, 1, score_stride}, seen - from, rows, w.query_rows, rows,
                                [&](int64_t j, int64_t d, const T* value, int64_t count) {
-                                   add_scaled(Lane{}, dk + j * D + d, value, T(1), count, false);
+                                   add_scaled(Lane{}, w.dk + (from + j) * D + d, value, T(1), count, false);
                                });
-        }
-        for (int64_t j = 0; j < sequence; ++j) {
-            write(dqkv + shape.qkv(b, j, h, 1), dk + j * D, D, b * sequence + j, C + h * D, probe);
-            write(dqkv + shape.qkv(b, j, h, 2), dv + j * D, D, b * sequence + j, 2 * C + h * D, probe);
-        }
-        for (int part : {1, 2}) {
-            probe.wrote(Output, b * sequence, part * C + h * D, dqkv + shape.qkv(b, 0, h, part), D, sequence,
-                        stride);
         }
     }
 

@@ -58,7 +58,7 @@ struct QueryStatistics {
     double max_logit, abs_logit;  // the largest, and the largest magnitude
     double sum;                   // l = Σ_j e^(s_j - max)
     double weighted;              // w = Σ_j e^(s_j - max) (s_j - max)
-    double first;                 // e^(s_0 - max)
+    double first;                 // e^(s_0 - max), 0 where a window hides key 0
     int64_t at_maximum;           // keys whose logit is the largest
 
     /// -Σ p log p in nats, as log l - w / l: both terms are small where the softmax has collapsed, so nothing

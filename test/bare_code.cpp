@@ -199,6 +199,7 @@ const char* const source = R"(
 #include "kernels/residual.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rotary.h"
+#include "kernels/value_residual.h"
 namespace wobble {
 template <class Kernel>
 void rows(const Kernel& kernel, int64_t n) {
@@ -219,6 +220,7 @@ ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum)
 ROWS(RMSNormExamples)
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(Rotary) ROWS(HeadNormForward) ROWS(HeadNormBackward)
+ROWS(ValueResidualForward) ROWS(ValueResidualBackward)
 ROWS(AttentionForward) ROWS(AttentionBackwardQuery) ROWS(AttentionBackwardKey)
 WHOLE(Product) WHOLE(AttentionForward) WHOLE(AttentionBackward)
 }

@@ -87,7 +87,9 @@ const std::vector<KernelCase>& kernel_cases() {
         add_rmsnorm_cases(cases);
         add_product_cases(cases);
         add_attention_cases(cases);
+        add_attention_option_cases(cases);
         add_rotary_cases(cases);
+        add_value_residual_cases(cases);
         add_head_norm_cases(cases);
         add_flat_cases(cases);
         add_identity_cases(cases);

@@ -41,6 +41,7 @@ struct ObservedIdentity {
 struct ObservedQuery {
     Values logits;  // [keys]
     double uncertainty;
+    bool sees_first = true;  // logits[0] is of the sequence's first key
 };
 using ObservedHeads = std::vector<std::vector<ObservedQuery>>;  // [H][queries of all sequences]
 
@@ -102,6 +103,8 @@ void add_layernorm_cases(std::vector<KernelCase>& table);
 void add_rmsnorm_cases(std::vector<KernelCase>& table);
 void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
 void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
+void add_attention_option_cases(std::vector<KernelCase>& table);
+void add_value_residual_cases(std::vector<KernelCase>& table);
 void add_rotary_cases(std::vector<KernelCase>& table);
 void add_head_norm_cases(std::vector<KernelCase>& table);  // norms of queries and keys
 void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums

@@ -67,7 +67,8 @@ ExpectedHead expected_head(const std::vector<ObservedQuery>& queries, double uni
             if (p != 0) entropy -= p * (d - std::log(sum)), spread += p * std::abs(d) * (1 + std::abs(d));
         }
         row.max_logit = std::max(row.max_logit, maximum), row.abs_logit = std::max(row.abs_logit, largest);
-        row.entropy += entropy, row.sink += std::exp(s[0] - maximum) / sum;
+        row.entropy += entropy;
+        if (query.sees_first) row.sink += std::exp(s[0] - maximum) / sum;
         // dH/ds_j = -p_j (log p_j + H); what the sums lose is relative to what they are made of.
         const double sums = (8 + std::sqrt(n)) * (1 + std::log(n) + spread);
         e.max_uncertainty = std::max(e.max_uncertainty, query.uncertainty);

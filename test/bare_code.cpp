@@ -213,6 +213,9 @@ ROWS(EmbeddingForward) ROWS(TokenEmbeddingBackward) ROWS(PositionEmbeddingBackwa
 ROWS(LayerNormForward) ROWS(LayerNormBackward) ROWS(LayerNormExamples)
 ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(RMSNormExamples)
 ROWS(ActivationForward) ROWS(ActivationBackward)
+ROWS(GatedForward) ROWS(GatedBackward)
+template void rows<ActivationForward<float, GeluExact>>(const ActivationForward<float, GeluExact>&, int64_t);
+template void rows<GatedBackward<float, GeluExact>>(const GatedBackward<float, GeluExact>&, int64_t);
 ROWS(Residual) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(AttentionForward) ROWS(AttentionBackwardQuery) ROWS(AttentionBackwardKey)

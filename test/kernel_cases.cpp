@@ -88,6 +88,7 @@ const std::vector<KernelCase>& kernel_cases() {
         add_product_cases(cases);
         add_attention_cases(cases);
         add_flat_cases(cases);
+        add_activation_cases(cases);
         add_identity_cases(cases);
         return cases;
     }();

@@ -100,10 +100,11 @@ const KernelCase& kernel_case(const std::string& name);
 void add_row_cases(std::vector<KernelCase>& table);  // embedding, classifier
 void add_layernorm_cases(std::vector<KernelCase>& table);
 void add_rmsnorm_cases(std::vector<KernelCase>& table);
-void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
-void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
-void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums
-void add_identity_cases(std::vector<KernelCase>& table);   // sums over parts of a matrix
+void add_product_cases(std::vector<KernelCase>& table);     // products, linear layers
+void add_attention_cases(std::vector<KernelCase>& table);   // attention, both texts
+void add_flat_cases(std::vector<KernelCase>& table);        // tanh GELU, residual, AdamW, sums
+void add_activation_cases(std::vector<KernelCase>& table);  // the other activations, gated units
+void add_identity_cases(std::vector<KernelCase>& table);    // sums over parts of a matrix
 
 // ------------------------------------------------------------------------------------- writing a case
 /// n numbers, roughly normal, that float32 holds exactly; the same for the same seed.

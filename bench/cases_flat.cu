@@ -36,6 +36,37 @@ KernelCase activation_backward() {
 }
 
 template <class E>
+KernelCase gated_forward() {
+    return over_rows("", dimensions({rows, 2 * F}), {.bytes = 3.0 * double(rows * F) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return GatedForward<E>{
+                             .x = operands.normal<E>(rows * 2 * F), .y = operands.room<E>(rows * F), .F = F};
+                     });
+}
+
+template <class E>
+KernelCase gated_backward() {
+    return over_rows("", dimensions({rows, 2 * F}), {.bytes = 5.0 * double(rows * F) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return GatedBackward<E>{.x = operands.normal<E>(rows * 2 * F),
+                                                 .dy = operands.normal<E>(rows * F, 1e-4),
+                                                 .dx = operands.room<E>(rows * 2 * F),
+                                                 .F = F};
+                     });
+}
+
+/// The other activations, as they are applied to the layer's hidden values.
+template <class E, class Act>
+KernelCase other_activation(const char* role) {
+    const int64_t n = rows * F;
+    return over_rows(role, dimensions({rows, F}), {.bytes = 2.0 * double(n) * sizeof(E)}, flat_rows(n),
+                     [=](Operands& operands) {
+                         return ActivationForward<E, Act>{
+                             .x = operands.normal<E>(n), .y = operands.room<E>(n), .n = n};
+                     });
+}
+
+template <class E>
 KernelCase residual() {
     const int64_t n = rows * C;
     return over_rows("", dimensions({rows, C}), {.bytes = 3.0 * double(n) * sizeof(E)}, flat_rows(n),
@@ -153,6 +184,11 @@ template <class E>
 void add(std::vector<KernelCase>& table) {
     table.push_back(activation_forward<E>());
     table.push_back(activation_backward<E>());
+    table.push_back(other_activation<E, GeluExact>("gelu_exact"));
+    table.push_back(other_activation<E, ReluSquared>("relu_squared"));
+    table.push_back(other_activation<E, Silu>("silu"));
+    table.push_back(gated_forward<E>());
+    table.push_back(gated_backward<E>());
     table.push_back(residual<E>());
     table.push_back(scale<E>());
     table.push_back(column_sum<E>());

@@ -23,6 +23,16 @@ const std::vector<std::string>& words<Position>() {
 }
 
 template <>
+const std::vector<std::string>& words<AttentionScale>() {
+    static const std::vector<std::string> all = {"root", "inverse"};
+    return all;
+}
+template <>
+const std::vector<std::string>& words<Activation>() {
+    static const std::vector<std::string> all = {"gelu", "gelu_exact", "relu", "relu2", "silu"};
+    return all;
+}
+template <>
 const std::vector<std::string>& words<QkNorm>() {
     static const std::vector<std::string> all = {"none", "rmsnorm", "layernorm"};
     return all;
@@ -65,7 +75,8 @@ void check(const ModelConfig& c) {
     };
     at_least(c.vocab, 1, "--vocab"), at_least(c.context, 1, "--context"), at_least(c.layers, 1, "--layers");
     at_least(c.heads, 1, "--heads"), at_least(c.channels, 1, "--channels");
-    at_least(c.mlp_width, 0, "--mlp-width");
+    at_least(c.mlp_width, 0, "--mlp-width"), at_least(c.window, 0, "--window");
+    if (c.attention_softcap != 0) finite(c.attention_softcap, 0, "--attention-softcap");
     finite(c.norm_epsilon, 0, "--norm-epsilon"), finite(c.residual_scale, 0, "--residual-scale");
     finite(c.embedding_scale, 0, "--embedding-scale"), finite(c.output_scale, 0, "--output-scale");
     finite(c.init_std, 0, "--init-std");

@@ -6,8 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/activation.h"
+
 namespace wobble {
 
+enum class AttentionScale { InverseRoot, Inverse };
 enum class NormKind { LayerNorm, RMSNorm, None };
 enum class Placement { Pre, Post, Peri, Reordered };
 enum class Position { Learned, Rotary, None };
@@ -50,6 +53,13 @@ struct ModelConfig {
     // Attention
     QkNorm qk_norm = QkNorm::None;
     double rotary_base = 10000, rotary_fraction = 1;
+    AttentionScale attention_scale = AttentionScale::InverseRoot;
+    double attention_softcap = 0;
+    int64_t window = 0;
+
+    // The network
+    Activation activation = Activation::Gelu;
+    bool gated = false;
 
     // Branches
     double residual_scale = 1;
@@ -75,6 +85,8 @@ struct ModelConfig {
 
     int64_t head_size() const { return channels / heads; }                      // D
     int64_t width() const { return mlp_width > 0 ? mlp_width : 4 * channels; }  // F
+    /// Columns of the network's first matrix: gates come besides.
+    int64_t fc_width() const { return (gated ? 2 : 1) * width(); }
     /// Channels of a head that a rotary embedding turns: an even number.
     int64_t rotated() const { return int64_t(double(head_size()) * rotary_fraction / 2 + 1e-9) * 2; }
     /// Times as wide and as deep as the base that a parametrization refers to.

@@ -54,6 +54,21 @@ void for_each_choice(Config& c, Visit&& visit) {
     visit("rotary-fraction", c.rotary_fraction, "The share of a head's channels that it turns",
           "Black et al. 2022", Others{"0.5 position=rotary"});
 
+    visit("attention-scale", c.attention_scale, "Logits are q.k times: root 1 / sqrt(D), inverse 1 / D",
+          "Vaswani et al. 2017; Yang et al. 2022", Others{"inverse"});
+    visit("attention-softcap", c.attention_softcap, "c > 0: logits s become c * tanh(s / c); 0: they stay",
+          "Gemma 2, 2024", Others{"0.5"});
+    visit("window", c.window, "w > 0: each token attends to itself and the w - 1 before it; 0: to all",
+          "Child et al. 2019; Beltagy et al. 2020", Others{"2"});
+
+    visit.group("Model: network");
+    visit("activation", c.activation,
+          "gelu: its tanh form; gelu_exact: x * Phi(x); relu; relu2: relu(x)^2; silu",
+          "Hendrycks & Gimpel 2016; So et al. 2021; Elfwing et al. 2018",
+          Others{"gelu_exact", "relu", "relu2", "silu"});
+    visit("gated", c.gated, "act(x W_gate) * (x W_up) in place of act(x W); SwiGLU with --activation silu",
+          "Shazeer 2020", Others{"true", "true activation=silu"});
+
     visit.group("Model: linear layers, embedding, head");
     visit("bias", c.bias, "Linear layers add a bias", "", Others{"false"});
     visit(

@@ -22,7 +22,7 @@ Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training)
 template <class T>
 void Gpt<T>::lay_out(Memory& memory) {
     const int64_t rows = batch_ * config_.context, C = config_.channels;
-    const int64_t wide = std::max(3 * C, config_.width());
+    const int64_t wide = std::max(3 * C, config_.fc_width());
     weights_ = memory.take<T>(table_.buffer_size);
     if (training_) gradients_ = memory.take<A>(table_.buffer_size);
 

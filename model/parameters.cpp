@@ -157,7 +157,7 @@ ParameterTable::ParameterTable(const ModelConfig& config) {
         linear(h + "attn.proj", C, C, rules.projection(C, l));
         last_norm(h + "ln_1");
         first_norm(h + "ln_2");
-        linear(h + "mlp.fc", C, F, rules.matrix(C));
+        linear(h + "mlp.fc", C, config.fc_width(), rules.matrix(C));
         linear(h + "mlp.proj", F, C, rules.projection(F, l));
         last_norm(h + "ln_2");
     }

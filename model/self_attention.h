@@ -35,7 +35,11 @@ class SelfAttention {
           layer_(layer),
           C_(config.channels),
           heads_(config.heads),
-          rotated_(config.rotated()) {
+          rotated_(config.rotated()),
+          options_{
+              .scale = config.attention_scale == AttentionScale::Inverse ? 1 / double(config.head_size()) : 0,
+              .softcap = config.attention_softcap,
+              .window = config.window} {
         if (config.qk_norm == QkNorm::None) return;
         q_norm_.emplace(config, Site{"attn.q_norm", layer});
         k_norm_.emplace(config, Site{"attn.k_norm", layer});
@@ -66,7 +70,8 @@ class SelfAttention {
             k_norm_->forward(context, fresh + C_, 3 * C_, rows);
         }
         turn(context, {"attn.rotary", layer_}, fresh, rows, shape, false);
-        const AttentionForward<T> attention{.qkv = qkv_, .out = out_, .lse = lse_, .shape = shape};
+        const AttentionForward<T> attention{
+            .qkv = qkv_, .out = out_, .lse = lse_, .shape = shape, .options = options_};
         if (shape.queries == shape.sequence) launch(context, attention, {"attn", layer_});
         else launch(context, shape.rows(), attention, {"attn", layer_});
         proj.forward(context, out_, y, rows, more);
@@ -76,8 +81,13 @@ class SelfAttention {
                   const Workspace<T>& w) const {
         proj.backward(context, out_, dy, w.channels, w);
         launch(context,
-               AttentionBackward<T>{
-                   .qkv = qkv_, .out = out_, .dout = w.channels, .lse = lse_, .dqkv = w.wide, .shape = shape},
+               AttentionBackward<T>{.qkv = qkv_,
+                                    .out = out_,
+                                    .dout = w.channels,
+                                    .lse = lse_,
+                                    .dqkv = w.wide,
+                                    .shape = shape,
+                                    .options = options_},
                {"attn", layer_, Phase::Backward});
         turn(context, {"attn.rotary", layer_, Phase::Backward}, w.wide, w.rows, shape, true);
         if (q_norm_) {
@@ -110,6 +120,7 @@ class SelfAttention {
 
     int layer_;
     int64_t C_, heads_, rotated_;
+    AttentionOptions options_;
     std::optional<HeadNorm<T>> q_norm_, k_norm_;
     RotaryTable<T> table_;
     T *qkv_ = nullptr, *out_ = nullptr;  // [rows, 3C], [rows, C]

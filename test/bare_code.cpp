@@ -217,7 +217,9 @@ ROWS(EmbeddingForward) ROWS(TokenEmbeddingBackward) ROWS(PositionEmbeddingBackwa
 ROWS(LayerNormForward) ROWS(LayerNormBackward) ROWS(LayerNormExamples)
 ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(ActivationBackward)
 ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
-ROWS(RMSNormExamples)
+ROWS(RMSNormExamples) ROWS(GatedForward) ROWS(GatedBackward)
+template void rows<ActivationForward<float, GeluExact>>(const ActivationForward<float, GeluExact>&, int64_t);
+template void rows<GatedBackward<float, GeluExact>>(const GatedBackward<float, GeluExact>&, int64_t);
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(Rotary) ROWS(HeadNormForward) ROWS(HeadNormBackward)
 ROWS(ValueResidualForward) ROWS(ValueResidualBackward)

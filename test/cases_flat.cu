@@ -1,4 +1,4 @@
-// Kernel cases over flat arrays and columns: activation, residual, AdamW, sums.
+// Kernel cases over flat arrays and columns: tanh GELU, residual, AdamW, sums.
 #include <cmath>
 
 #include "kernels/activation.h"

@@ -119,10 +119,15 @@ struct Probed {
         model.forward(context, tokens.data(), targets.data(), batch, length, loss_weight);
         model.backward(context, false);
     }
+    /// The step of differences: small where a kink of the activation might lie in between.
+    double step() const {
+        const Activation a = model.config().activation;
+        return a == Activation::Relu || a == Activation::ReluSquared ? 1e-6 : 1e-3;
+    }
     /// The derivative of the loss along `direction` in one tensor, by differences at steps h and h/2
     /// extrapolated (Richardson), and how far the two are apart.
     std::pair<double, double> slope(const Parameter& p, const std::vector<double>& direction) {
-        constexpr double h = 1e-3;
+        const double h = step();
         double* w = model.weights() + p.offset;
         const std::vector<double> kept(w, w + p.size);
         const auto at = [&](double step) {
@@ -147,7 +152,7 @@ void expect_gradient(const ModelConfig& config, bool by_element) {
             const auto [slope, truncation] = probed.slope(p, direction);
             // Differences lose what the loss is rounded by, over h; half the gap bounds what is left of the
             // truncation.
-            EXPECT_NEAR(slope, expected, 1e-8 * size + 0.5 * truncation + 1e-11) << p.name;
+            EXPECT_NEAR(slope, expected, 1e-8 * size + 0.5 * truncation + 1e-14 / probed.step()) << p.name;
         };
         if (by_element) {
             std::vector<double> direction(size_t(p.size), 0.0);

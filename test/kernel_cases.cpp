@@ -92,6 +92,7 @@ const std::vector<KernelCase>& kernel_cases() {
         add_value_residual_cases(cases);
         add_head_norm_cases(cases);
         add_flat_cases(cases);
+        add_activation_cases(cases);
         add_identity_cases(cases);
         return cases;
     }();

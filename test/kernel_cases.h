@@ -107,8 +107,9 @@ void add_attention_option_cases(std::vector<KernelCase>& table);
 void add_value_residual_cases(std::vector<KernelCase>& table);
 void add_rotary_cases(std::vector<KernelCase>& table);
 void add_head_norm_cases(std::vector<KernelCase>& table);  // norms of queries and keys
-void add_flat_cases(std::vector<KernelCase>& table);       // activation, residual, AdamW, sums
-void add_identity_cases(std::vector<KernelCase>& table);   // sums over parts of a matrix
+void add_flat_cases(std::vector<KernelCase>& table);        // tanh GELU, residual, AdamW, sums
+void add_activation_cases(std::vector<KernelCase>& table);  // the other activations, gated units
+void add_identity_cases(std::vector<KernelCase>& table);    // sums over parts of a matrix
 
 // ------------------------------------------------------------------------------------- writing a case
 /// n numbers, roughly normal, that float32 holds exactly; the same for the same seed.

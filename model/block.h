@@ -8,9 +8,9 @@
 namespace wobble {
 
 template <class T>
-class Block {
+class TransformerBlock {
   public:
-    Block(const ModelConfig& config, int64_t layer)
+    TransformerBlock(const ModelConfig& config, int64_t layer)
         : attention(config, int(layer)),
           mlp_(config, int(layer)),
           first_(config, layer, "ln_1", "ln_1_out", "attn.add"),

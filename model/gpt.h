@@ -70,7 +70,7 @@ class Gpt {
     Tensor wte_, wpe_, head_;  // [V, C], [T, C], [V, C]; head_ is wte_ where they are tied
 
     std::optional<Norm<T>> ln_0_, ln_f_;  // of the embedding, before the head
-    std::vector<Block<T>> blocks_;
+    std::vector<TransformerBlock<T>> blocks_;
     T *embedding_ = nullptr, *logits_ = nullptr;  // [B·T, C], [B·T, V]
     A* losses_ = nullptr;                         // [B·T]
 

@@ -29,7 +29,7 @@ void Gpt<T>::lay_out(Memory& memory) {
     rotary_.lay_out(memory, config_);
     embedding_ = memory.take<T>(rows * C);
     if (ln_0_) ln_0_->lay_out(memory, rows);
-    for (Block<T>& block : blocks_) block.lay_out(memory, rows);
+    for (TransformerBlock<T>& block : blocks_) block.lay_out(memory, rows);
     if (ln_f_) ln_f_->lay_out(memory, rows);
     if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
     logits_ = memory.take<T>(rows * config_.vocab);
@@ -50,7 +50,7 @@ void Gpt<T>::bind(const Tensors<T>& tensors) {
     wte_ = tensors.at("wte.weight"), wpe_ = tensors.at("wpe.weight");
     head_ = config_.tied ? wte_ : tensors.at("head.weight");
     if (ln_0_) ln_0_->bind(tensors);
-    for (Block<T>& block : blocks_) block.bind(tensors, rotary_);
+    for (TransformerBlock<T>& block : blocks_) block.bind(tensors, rotary_);
     if (ln_f_) ln_f_->bind(tensors);
 }
 
@@ -97,7 +97,8 @@ void Gpt<T>::logits_forward(Context& context, const int32_t* tokens, int64_t pos
                                .scale = A(config_.embedding_scale)},
            {"embedding"});
     streams_.assign(1, ln_0_ ? ln_0_->forward(context, embedding_, rows) : embedding_);
-    for (Block<T>& block : blocks_) streams_.push_back(block.forward(context, streams_.back(), shape));
+    for (TransformerBlock<T>& block : blocks_)
+        streams_.push_back(block.forward(context, streams_.back(), shape));
     head_in_ = ln_f_ ? ln_f_->forward(context, streams_.back(), rows) : streams_.back();
     if (scaled_) {
         launch(context, flat_rows(rows * C),

@@ -4,6 +4,7 @@
 // reached 0 or 1 they have their limits; NaN stays NaN.
 #pragma once
 
+#include "kernels/activation_kind.h"
 #include "kernels/rows.h"
 #include "kernels/team.h"
 
@@ -151,8 +152,6 @@ struct Silu {
         return fused(p.x * p.sigmoid, p.complement, p.sigmoid);
     }
 };
-
-enum class Activation { Gelu, GeluExact, Relu, ReluSquared, Silu };
 
 /// f(an object of the chosen struct): the one place where values become types.
 template <class F>

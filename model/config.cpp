@@ -60,6 +60,10 @@ std::string listed(const std::vector<std::string>& words) {
     return text;
 }
 
+void refuse_value(const std::string& flag, const std::string& value, const std::string& expected) {
+    throw UserError(flag + " " + value + " is unknown; expected " + expected);
+}
+
 void check(const ModelConfig& c) {
     const auto at_least = [](int64_t value, int64_t least, const char* flag) {
         if (value < least) {
@@ -102,6 +106,18 @@ void check(const ModelConfig& c) {
     }
     if (c.tied && c.zero_head) {
         throw UserError("--zero-head needs a head of its own, but the head is the embedding; add --no-tied");
+    }
+    const bool norm_before = c.norm != NormKind::None &&
+                             (c.norm_placement == Placement::Pre || c.norm_placement == Placement::Peri);
+    if (c.norm_depth_scaling && !norm_before) {
+        throw UserError(
+            "--norm-depth-scaling multiplies the norm before a branch, and there is none; choose "
+            "--norm-placement pre or peri with a norm, or leave it out");
+    }
+    if (c.zero_centred_gain && !(c.norm_gain && c.norm != NormKind::None)) {
+        throw UserError(
+            "--zero-centred-gain is about the gain of a norm, and there is none; choose a norm with "
+            "--norm-gain, or leave it out");
     }
     if (c.norm == NormKind::None && c.embedding_norm) {
         throw UserError("--embedding-norm needs a norm, but --norm is none; choose one or leave it out");

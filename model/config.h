@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/activation.h"
+#include "kernels/activation_kind.h"
 
 namespace wobble {
 
@@ -33,6 +33,18 @@ std::optional<Choice> choice_named(const std::string& word) {
 
 /// "a, b or c"
 std::string listed(const std::vector<std::string>& words);
+
+/// Throws UserError: `flag` cannot have this value.
+[[noreturn]] void refuse_value(const std::string& flag, const std::string& value,
+                               const std::string& expected);
+
+/// The choice of that name. UserError when there is none.
+template <class Choice>
+Choice choice_of(const std::string& flag, const std::string& word) {
+    const std::optional<Choice> choice = choice_named<Choice>(word);
+    if (!choice) refuse_value(flag, word, listed(words<Choice>()));
+    return *choice;
+}
 
 struct ModelConfig {
     int64_t vocab = 256;     // V

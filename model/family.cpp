@@ -9,10 +9,6 @@ namespace wobble {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& expected) {
-    throw UserError("--" + name + " " + value + " is not possible; expected " + expected);
-}
-
 struct SetChoice {
     const std::string &key, &text;
     bool found = false;
@@ -24,18 +20,16 @@ struct SetChoice {
         if (key != name) return;
         found = true;
         if constexpr (std::is_enum_v<T>) {
-            const std::optional<T> choice = choice_named<T>(text);
-            if (!choice) refuse(key, text, listed(words<T>()));
-            value = *choice;
+            value = choice_of<T>("--" + key, text);
         } else if constexpr (std::is_same_v<T, bool>) {
-            if (text != "true" && text != "false") refuse(key, text, "true or false");
+            if (text != "true" && text != "false") refuse_value("--" + key, text, "true or false");
             value = text == "true";
         } else if constexpr (std::is_same_v<T, std::string>) {
             value = text;
         } else {
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
             if (error != std::errc() || end != text.data() + text.size())
-                refuse(key, text, std::is_same_v<T, double> ? "a number" : "a whole number");
+                refuse_value("--" + key, text, std::is_same_v<T, double> ? "a number" : "a whole number");
         }
     }
 };

@@ -23,9 +23,8 @@ void for_each_choice(Config& c, Visit&& visit) {
 
     visit.group("Model: norms");
     visit("norm", c.norm,
-          "layernorm: (x - mean) / sqrt(variance + epsilon); rmsnorm: x / sqrt(mean of x^2 + epsilon), "
-          "without a "
-          "bias; none",
+          "layernorm: (x - mean) / sqrt(variance + epsilon); "
+          "rmsnorm: x / sqrt(mean of x^2 + epsilon), without a bias; none",
           "Ba et al. 2016; Zhang & Sennrich 2019", Others{"rmsnorm", "none"});
     visit("norm-placement", c.norm_placement,
           "N beside a branch f: pre x + f(N(x)), post N(x + f(x)) without a last norm, peri x + N(f(N(x))), "
@@ -53,7 +52,6 @@ void for_each_choice(Config& c, Visit&& visit) {
           Others{"100 position=rotary"});
     visit("rotary-fraction", c.rotary_fraction, "The share of a head's channels that it turns",
           "Black et al. 2022", Others{"0.5 position=rotary"});
-
     visit("attention-scale", c.attention_scale, "Logits are q.k times: root 1 / sqrt(D), inverse 1 / D",
           "Vaswani et al. 2017; Yang et al. 2022", Others{"inverse"});
     visit("attention-softcap", c.attention_softcap, "c > 0: logits s become c * tanh(s / c); 0: they stay",
@@ -88,9 +86,8 @@ void for_each_choice(Config& c, Visit&& visit) {
 
     visit.group("Model: initial weights");
     visit("init", c.init,
-          "Matrices: normal N(0, std^2); truncated at 3 std; fan_in N(0, 1 / rows); orthogonal: rows or "
-          "columns "
-          "orthonormal",
+          "Matrices: normal N(0, std^2); truncated at 3 std; fan_in N(0, 1 / rows); "
+          "orthogonal: rows or columns orthonormal",
           "Radford et al. 2019; Saxe et al. 2014", Others{"truncated", "fan_in", "orthogonal"});
     visit("init-std", c.init_std, "The standard deviation of normal and truncated", "", Others{"0.1"});
     visit("embedding-std", c.embedding_std, "That of the embeddings, always normal; 0: as --init-std", "",
@@ -105,10 +102,9 @@ void for_each_choice(Config& c, Visit&& visit) {
 
     visit.group("Model: parametrization");
     visit("parametrization", c.parametrization,
-          "How factors follow width m = C / base-channels and depth n = L / base-layers: standard; mup: "
-          "matrices "
-          "of the blocks start 1 / sqrt(m) as large (normal, truncated) and learn at 1 / m, logits times 1 / "
-          "m; "
+          "How factors follow width m = C / base-channels and depth n = L / base-layers: standard; "
+          "mup: matrices of the blocks start 1 / sqrt(m) as large (normal, truncated) and learn at 1 / m, "
+          "logits times 1 / m (give --attention-scale inverse where heads widen); "
           "completep: besides, branches times 1 / n with --residual-init same, weight decay times m and "
           "Adam's epsilon times 1 / (m n) for these matrices, 1 / n for the blocks' vectors",
           "Yang et al. 2022; Dey et al. 2025",

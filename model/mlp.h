@@ -16,28 +16,28 @@ class Mlp {
           F_(config.width()),
           activation_(config.activation),
           gated_(config.gated),
-          fc({"mlp.fc", layer}, config.channels, config.fc_width()),
-          proj({"mlp.proj", layer}, F_, config.channels) {}
+          fc_({"mlp.fc", layer}, config.channels, config.fc_width()),
+          proj_({"mlp.proj", layer}, F_, config.channels) {}
 
     void lay_out(Memory& memory, int64_t rows) {
         before_ = memory.take<T>(rows * (gated_ ? 2 * F_ : F_));
         hidden_ = memory.take<T>(rows * F_);
     }
-    void bind(const Tensors<T>& tensors) { fc.bind(tensors), proj.bind(tensors); }
+    void bind(const Tensors<T>& tensors) { fc_.bind(tensors), proj_.bind(tensors); }
 
     void forward(Context& context, const T* x, T* y, int64_t rows, const Product<T>& more) const {
         if (activation_ == Activation::Gelu && !gated_) {
-            fc.forward(context, x, hidden_, rows,
-                       {.activation = Epilogue::Gelu, .before_activation = before_});
+            fc_.forward(context, x, hidden_, rows,
+                        {.activation = Epilogue::Gelu, .before_activation = before_});
         } else {
-            fc.forward(context, x, before_, rows);
+            fc_.forward(context, x, before_, rows);
             activate(context, rows);
         }
-        proj.forward(context, hidden_, y, rows, more);
+        proj_.forward(context, hidden_, y, rows, more);
     }
     /// Leaves the gradient of x in w.channels.
     void backward(Context& context, const T* x, const T* dy, const Workspace<T>& w) const {
-        proj.backward(context, hidden_, dy, w.wide, w);
+        proj_.backward(context, hidden_, dy, w.wide, w);
         // Gated, the gradient is twice as wide and takes the place of what it is made from.
         T* dx = gated_ ? before_ : w.wide;
         const Site site{name(), layer_, Phase::Backward};
@@ -51,7 +51,7 @@ class Mlp {
                 launch(context, flat_rows(n),
                        ActivationBackward<T, Act>{.x = before_, .dy = w.wide, .dx = dx, .n = n}, site);
         });
-        fc.backward(context, x, dx, w.channels, w);
+        fc_.backward(context, x, dx, w.channels, w);
     }
 
   private:
@@ -74,9 +74,7 @@ class Mlp {
     Activation activation_;
     bool gated_;
     T *before_ = nullptr, *hidden_ = nullptr;  // [rows, F], before and after the activation
-
-  public:
-    Linear<T> fc, proj;
+    Linear<T> fc_, proj_;
 };
 
 }  // namespace wobble

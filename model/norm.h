@@ -25,7 +25,7 @@ class Norm {
           factor_(factor) {}
 
     void lay_out(Memory& memory, int64_t rows) {
-        y = memory.take<T>(rows * C_);
+        y_ = memory.take<T>(rows * C_);
         mean_ = memory.take<A>(rows), rstd_ = memory.take<A>(rows);
     }
     void bind(const Tensors<T>& tensors) {
@@ -33,7 +33,7 @@ class Norm {
         bias_ = tensors.at(site_.of(".bias").full_name());
     }
 
-    /// Returns y, which stands until the next call.
+    /// Returns the output [rows, C], which stands until the next call.
     const T* forward(Context& context, const T* x, int64_t rows) const {
         switch (kind_) {
             case NormKind::LayerNorm:
@@ -41,7 +41,7 @@ class Norm {
                        LayerNormForward<T>{.x = x,
                                            .weight = weight_.weight,
                                            .bias = bias_.weight,
-                                           .y = y,
+                                           .y = y_,
                                            .mean = mean_,
                                            .rstd = rstd_,
                                            .C = C_,
@@ -53,7 +53,7 @@ class Norm {
                 launch(context, rows,
                        RMSNormForward<T>{.x = x,
                                          .weight = weight_.weight,
-                                         .y = y,
+                                         .y = y_,
                                          .rstd = rstd_,
                                          .C = C_,
                                          .epsilon = A(epsilon_),
@@ -63,8 +63,8 @@ class Norm {
             case NormKind::None:
                 return x;
         }
-        if (factor_ != 1) scale(context, y, y, rows);
-        return y;
+        if (factor_ != 1) scale(context, y_, y_, rows);
+        return y_;
     }
 
     /// dx = dresidual + the norm's gradient, and the gradients of gain and bias. x: what forward was given;
@@ -118,8 +118,6 @@ class Norm {
         if (bias_) sum(".bias", w.chunks_b, bias_.gradient);
     }
 
-    T* y = nullptr;  // [rows, C]
-
   private:
     void scale(Context& context, const T* in, T* out, int64_t rows) const {
         launch(context, flat_rows(rows * C_),
@@ -162,6 +160,7 @@ class Norm {
     bool zero_centred_;
     double epsilon_, factor_;
     Tensor weight_, bias_;                 // [C], may be missing
+    T* y_ = nullptr;                       // [rows, C]
     A *mean_ = nullptr, *rstd_ = nullptr;  // [rows]
 };
 

@@ -29,10 +29,7 @@ struct AddFlags {
     requires std::is_enum_v<Choice>
     void operator()(const char* name, Choice& value, OnResume, const char* help) {
         const auto set = [&value, flag = "--" + std::string(name)](const std::string& word) {
-            const std::optional<Choice> choice = choice_named<Choice>(word);
-            if (!choice)
-                throw UserError(flag + " " + word + " is unknown; expected " + listed(words<Choice>()));
-            value = *choice;
+            value = choice_of<Choice>(flag, word);
         };
         app.add_option_function<std::string>("--" + std::string(name), set, help)
             ->group(title)

@@ -107,7 +107,7 @@ std::map<std::string, std::vector<std::string>> functions_of(const std::string& 
 std::string normalised(const std::string& line) {
     static const std::regex addresses("[0-9a-f]+ <([^>+]*)(\\+0x[0-9a-f]+)?>"),
         stack("-?(0x[0-9a-f]+)?\\(%r[sb]p[^)]*\\)"), vector("%([xyz])mm[0-9]+"),
-        general("%(r[0-9]+[dwb]?|[re]?[abcd]x|[re]?[sd]i|[re]?[sb]p|[abcd][lh]|[sd]il|[sb]pl)"),
+        general("%(r[0-9]+[dwb]?|[re]?[abcd]x|[sd]il|[re]?[sd]i|[sb]pl|[re]?[sb]p|[abcd][lh])"),
         mask("%k[0-9]"), move("^vmov(aps|ups|apd|upd|dqa|dqu)[0-9]*"),
         relocation("^[0-9a-f]+: (R_[^\t]*)\t(.*)"), add("^lea +(-?0x[0-9a-f]+)\\(%g\\),%g"), space("[ \t]+"),
         offset("\\+0x[0-9a-f]+(-0x4)?$"), zero("\\b0x0\\(%g");

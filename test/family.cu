@@ -1,11 +1,12 @@
 // Every choice of the family, alone and together with every other: the gradient of a tiny model against
-// finite differences in float64, three steps that stay finite, and the same weights whoever looks. The list
-// is the table of choices, so a new one is covered by being there.
+// finite differences in float64, identities, token by token as all at once, three steps that stay finite, and
+// the same weights whoever looks. The list is the table of choices, so a new one is covered by being there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <sstream>
 
 #include "kernels/error.h"
 #include "model/family.h"
@@ -180,6 +181,77 @@ TEST(Family, GradientOfEveryChoiceAgreesWithFiniteDifferences) {
 
 TEST(Family, GradientOfEveryPairOfChoicesAgreesWithFiniteDifferences) {
     for_each_model(true, [](const ModelConfig& config) { expect_gradient(config, false); });
+}
+
+/// What exact arithmetic would make zero is no more than rounding, wherever a recorder looks.
+void expect_identities(const ModelConfig& config) {
+    Probed probed(config);
+    Recorder recorder{ProbePlan("full")};
+    probed.context.recorder = &recorder;
+    probed.gradient();
+    probed.model.weight_identities(probed.context);
+    const Observation seen = recorder.take();
+    EXPECT_FALSE(seen.residuals.empty());
+    for (const ResidualRow& row : seen.residuals) {
+        EXPECT_LE(row.value, 1e-12 * row.scale) << row.site << " " << row.identity;
+        EXPECT_LE(row.worst, 1e-12) << row.site << " " << row.identity;
+    }
+}
+
+TEST(Family, IdentitiesHoldForEveryChoiceAndPair) {
+    for (bool pairs : {false, true}) for_each_model(pairs, expect_identities);
+}
+
+/// Appending the first sequence token by token gives each position the loss that the whole sequence gives it.
+void expect_append_is_forward(const ModelConfig& config) {
+    Probed probed(config);
+    std::vector<double> losses;
+    for (int64_t t = 0; t < length; ++t) {
+        const double* z = probed.model.append(probed.context, tokens[size_t(t)], t);
+        const double largest = *std::max_element(z, z + config.vocab);
+        double sum = 0;
+        for (int64_t v = 0; v < config.vocab; ++v) sum += std::exp(z[v] - largest);
+        const int32_t target = targets[size_t(t)];
+        losses.push_back(target < 0 ? 0 : largest + std::log(sum) - z[target]);
+    }
+    probed.model.forward(probed.context, tokens.data(), targets.data(), 1, length, 0);
+    for (int64_t t = 0; t < length; ++t)
+        EXPECT_NEAR(probed.model.losses()[t], losses[size_t(t)], 1e-12 * (1 + losses[size_t(t)])) << t;
+}
+
+TEST(Family, TokenByTokenIsAsAllAtOnceForEveryChoiceAndPair) {
+    for (bool pairs : {false, true}) for_each_model(pairs, expect_append_is_forward);
+}
+
+TEST(Family, ChoicesThatWouldChangeNothingAreRefused) {
+    const auto refused = [](std::initializer_list<std::pair<const char*, const char*>> settings) {
+        ModelConfig config = tiny();
+        for (const auto& [name, value] : settings) set_choice(config, name, value);
+        try {
+            check(config);
+        } catch (const UserError&) {
+            return true;
+        }
+        return false;
+    };
+    EXPECT_TRUE(refused({{"norm-depth-scaling", "true"}, {"norm-placement", "post"}}));
+    EXPECT_TRUE(refused({{"norm-depth-scaling", "true"}, {"norm", "none"}}));
+    EXPECT_TRUE(refused({{"zero-centred-gain", "true"}, {"norm-gain", "false"}}));
+    EXPECT_TRUE(refused({{"zero-head", "true"}}));
+    EXPECT_TRUE(refused({{"rotary-fraction", "0.1"}, {"position", "rotary"}}));
+    EXPECT_FALSE(refused({{"norm-depth-scaling", "true"}, {"norm-placement", "peri"}}));
+    ModelConfig config;
+    EXPECT_THROW(set_choice(config, "norm", "batchnorm"), UserError);
+    EXPECT_THROW(set_choice(config, "bias", "maybe"), UserError);
+    EXPECT_THROW(set_choice(config, "window", "2x"), UserError);
+    EXPECT_THROW(set_choice(config, "normal", "true"), UserError);
+}
+
+TEST(Family, FlagsNameWhatDiffersFromGpt2) {
+    ModelConfig config = tiny();
+    EXPECT_EQ(flags_of(config), "");
+    config.norm = NormKind::RMSNorm, config.bias = false, config.residual_scale = 0.5;
+    EXPECT_EQ(flags_of(config), "--norm rmsnorm --residual-scale 0.5 --bias=false");
 }
 
 /// The weights after three steps, with these probes.

@@ -42,6 +42,49 @@ TEST_F(Runs, StoppedAndResumedGiveTheBitsOfOneRun) {
               query("parts", "select sum(offset * row) from batches"));
 }
 
+// Tensors, activations and the cache of a model with few parts of a GPT-2.
+TEST_F(Runs, OfAnotherMemberOfTheFamilyKeepThePromisesToo) {
+    const std::string family =
+        small +
+        "--norm rmsnorm --norm-placement peri --position rotary --qk-norm rmsnorm --window 9 "
+        "--attention-softcap 20 --gated --activation silu --no-bias --no-tied "
+        "--parametrization completep --base-channels 16 --base-layers 1";
+    ASSERT_EQ(train("--run whole --steps 20 --threads 1 " + family).status, 0);
+    const Outcome watched =
+        train("--run parts --steps 20 --stop-after 11 --threads 2 --probes full " + family);
+    ASSERT_EQ(watched.status, 0) << watched.err;
+    EXPECT_NE(watched.out.find("GPT-2 with --norm rmsnorm"), std::string::npos) << watched.out;
+    ASSERT_EQ(train("--resume parts").status, 0);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("parts"));
+    EXPECT_GT(
+        query("parts", "select count(*) from stats join sites using (site) where name = 'h.1.attn.q_norm'"),
+        0);
+    ASSERT_EQ(train("--config whole/config.toml --run again").status, 0);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("again"));
+    const Outcome evaluated = train("eval whole --json");
+    EXPECT_EQ(evaluated.status, 0) << evaluated.err;
+    const Outcome refused = train("--resume whole --steps 30 --norm layernorm");
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find("--norm is \"layernorm\" but the run was started with \"rmsnorm\""),
+              std::string::npos)
+        << refused.err;
+}
+
+TEST_F(Runs, ShowTheirTensorsBeforehand) {
+    const Outcome o = train("params --layers 2 --channels 64 --parametrization mup --base-channels 16");
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_NE(o.out.find("h.1.mlp.fc.weight"), std::string::npos);
+    EXPECT_NE(o.out.find("64 x 256"), std::string::npos);
+    EXPECT_NE(o.out.find("N(0, 0.01^2)"), std::string::npos);
+    EXPECT_NE(o.out.find("0.25"), std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(path("runs")));
+    const Outcome bad = train("params --init-scale h.9.attn.qkv=2");
+    EXPECT_EQ(bad.status, 2);
+    EXPECT_NE(bad.err.find("--init-scale names h.9.attn.qkv, but no tensor has such a name"),
+              std::string::npos)
+        << bad.err;
+}
+
 TEST_F(Runs, DoNotDependOnTheNumberOfThreads) {
     std::string first;
     for (const char* threads : {"1", "2", "3", "7"}) {

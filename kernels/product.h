@@ -273,12 +273,12 @@ struct Product {
                 }
             }
         }
-        const int64_t first = i0 * n + j0;
         if constexpr (Probe::looks) {
+            const int64_t first = i0 * n + j0;
             if (last && residual && !in_place())
                 probe.pair(branch, Shape::NR, residual + first, n, columns, rows);
+            if (last) probe.wrote(Output, i0, j0, c + first, columns, rows, n);
         }
-        if (last) probe.wrote(Output, i0, j0, c + first, columns, rows, n);
     }
 
     /// A residual in C itself is added first: later blocks of K find partial sums in its place.
@@ -290,16 +290,18 @@ struct Product {
     HOST void finish_pack(Pack<T, N> value, int64_t row, At<N> at, bool continued, bool last,
                           [[maybe_unused]] T* branch, Probe& probe) const {
         T* out = c + row * n;
-        if (continued || accumulate || in_place()) value = value + load(out, at);
+        const bool adds_first = in_place();
+        if (continued || accumulate || adds_first) value = value + load(out, at);
         if (last) {
             if (bias) value = value + load(bias, at);
             if (activation == Epilogue::Gelu) {
                 store(before_activation + row * n, at, value);
                 value = Gelu::value(value);
             }
-            if (residual && !in_place()) {
+            if (residual && !adds_first) {
+                const auto beside = load(residual + row * n, at);
                 if constexpr (Probe::looks) store(branch, At<N>{0}, value);
-                value = value + load(residual + row * n, at);
+                value = value + beside;
             }
             value = probe.writes(Output, row, at, value);
         }

@@ -128,22 +128,17 @@ std::string normalised(const std::string& line) {
     replace("lea", add, "add $$$1,%g");
     replace("0x0(", zero, "(%g");  // how two of the registers are written as a base
     replace("  ", space, " ");
-    // Which way a branch falls through depends on the order of blocks.
-    static const std::map<std::string, std::string> opposites = {{"jne", "je"}, {"jge", "jl"}, {"jg", "jle"},
-                                                                 {"jae", "jb"}, {"ja", "jbe"}, {"jns", "js"}};
-    if (const auto o = opposites.find(s.substr(0, s.find(' '))); o != opposites.end())
-        s.replace(0, o->first.size(), o->second);
     static const std::regex copy("v?mov (%[gxyz]),\\1 ?");
     return std::regex_match(s, copy) ? "" : s;
 }
 
-/// Whether register allocation and the order of blocks may decide about it: it stays among registers and
-/// stack, and moves, or makes addresses, or jumps in any case.
+/// Whether register allocation may decide about it: it stays among registers and stack, and moves, or makes
+/// addresses.
 bool is_traffic(const std::string& s) {
     const bool memory = std::regex_replace(s, std::regex("STACK"), "").find('(') != std::string::npos;
     static const std::regex traffic(
-        "^(v?mov|vmov[dq]|mov[lq]|lea|(add|sub|inc|dec)[lq]?|xor|push|pop|vpinsr[dq]|vinsert[if][0-9x]+|"
-        "vzeroupper|cltq|movslq|sh[lr]|jmp) .*");
+        "^(v?mov|vmov[dq]|mov[lq]|lea|add|sub|inc|dec|xor|push|pop|vpinsr[dq]|vinsert[if][0-9x]+|"
+        "vzeroupper|cltq|movslq|sh[lr]) .*");
     return std::regex_match(s, traffic) && (!memory || s.starts_with("lea"));
 }
 

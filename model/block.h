@@ -20,8 +20,10 @@ class TransformerBlock {
         first_.lay_out(memory, rows), attention.lay_out(memory, rows);
         second_.lay_out(memory, rows), mlp_.lay_out(memory, rows);
     }
-    void bind(const Tensors<T>& tensors, const RotaryTable<T>& table) {
-        first_.bind(tensors), attention.bind(tensors, table), second_.bind(tensors), mlp_.bind(tensors);
+    /// `first`: the model's first block, which may be this one.
+    void bind(const Tensors<T>& tensors, const RotaryTable<T>& table, const TransformerBlock& first) {
+        first_.bind(tensors), attention.bind(tensors, table, first.attention);
+        second_.bind(tensors), mlp_.bind(tensors);
     }
 
     /// What the stream x [rows, C] becomes.

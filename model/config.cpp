@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/error.h"
@@ -93,6 +94,19 @@ void check(const ModelConfig& c) {
             "--heads " + std::to_string(c.heads) + " does not divide --channels " +
             std::to_string(c.channels) + "; every head needs the same number of channels; try --heads " +
             std::to_string(below) + " or --channels " + std::to_string((c.channels / c.heads + 1) * c.heads));
+    }
+    at_least(c.kv_heads, 0, "--kv-heads");
+    if (c.kv_heads > 0 && c.heads % c.kv_heads != 0) {
+        int64_t below = std::min(c.kv_heads, c.heads);
+        while (c.heads % below != 0) --below;
+        throw UserError("--kv-heads " + std::to_string(c.kv_heads) + " does not divide --heads " +
+                        std::to_string(c.heads) +
+                        "; as many query heads must share each key head; try --kv-heads " +
+                        std::to_string(below));
+    }
+    if (!(c.value_residual >= 0 && c.value_residual < 1)) {
+        throw UserError("--value-residual is " + std::to_string(c.value_residual) +
+                        "; expected at least 0 and less than 1");
     }
     finite(c.rotary_base, 1, "--rotary-base");
     if (!(c.rotary_fraction > 0 && c.rotary_fraction <= 1)) {

@@ -63,11 +63,14 @@ struct ModelConfig {
     bool norm_depth_scaling = false;
 
     // Attention
+    int64_t kv_heads = 0;  // K; 0: H
     QkNorm qk_norm = QkNorm::None;
     double rotary_base = 10000, rotary_fraction = 1;
     AttentionScale attention_scale = AttentionScale::InverseRoot;
     double attention_softcap = 0;
     int64_t window = 0;
+    bool sink = false;
+    double value_residual = 0;  // lambda
 
     // The network
     Activation activation = Activation::Gelu;
@@ -97,6 +100,9 @@ struct ModelConfig {
 
     int64_t head_size() const { return channels / heads; }                      // D
     int64_t width() const { return mlp_width > 0 ? mlp_width : 4 * channels; }  // F
+    int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+    /// Columns of a row of queries, keys and values.
+    int64_t qkv_width() const { return (heads + 2 * key_heads()) * head_size(); }
     /// Columns of the network's first matrix: gates come besides.
     int64_t fc_width() const { return (gated ? 2 : 1) * width(); }
     /// Channels of a head that a rotary embedding turns: an even number.

@@ -44,6 +44,8 @@ void for_each_choice(Config& c, Visit&& visit) {
           "", Others{"0.5"});
 
     visit.group("Model: attention");
+    visit("kv-heads", c.kv_heads, "Key and value heads, shared by groups of query heads; 0: one for each",
+          "Shazeer 2019; Ainslie et al. 2023", Others{"1"});
     visit("qk-norm", c.qk_norm,
           "A norm of each head's queries and keys, with a gain for all heads: none, rmsnorm, layernorm",
           "Henry et al. 2020; Dehghani et al. 2023", Others{"rmsnorm", "layernorm"});
@@ -58,6 +60,12 @@ void for_each_choice(Config& c, Visit&& visit) {
           "Gemma 2, 2024", Others{"0.5"});
     visit("window", c.window, "w > 0: each token attends to itself and the w - 1 before it; 0: to all",
           "Child et al. 2019; Beltagy et al. 2020", Others{"2"});
+    visit("sink", c.sink,
+          "A logit for each head that is learned and takes part in the softmax without a value",
+          "gpt-oss, 2025; Miller 2023", Others{"true"});
+    visit("value-residual", c.value_residual,
+          "lambda > 0: values of later layers become (1 - lambda) v + lambda v of the first layer",
+          "Zhou et al. 2024", Others{"0.4"});
 
     visit.group("Model: network");
     visit("activation", c.activation,

@@ -53,6 +53,9 @@ class Gpt {
     using Tensor = typename Tensors<T>::Tensor;
 
     void lay_out(Memory& memory);
+    AttentionShape shape(int64_t batch, int64_t sequence, int64_t queries) const {
+        return {batch, sequence, config_.heads, config_.head_size(), queries, config_.key_heads()};
+    }
     void bind(const Tensors<T>& tensors);
     void logits_forward(Context& context, const int32_t* tokens, int64_t position,
                         const AttentionShape& shape);

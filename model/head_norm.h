@@ -12,9 +12,10 @@ class HeadNorm {
   public:
     using A = Accumulator<T>;
 
-    HeadNorm(const ModelConfig& config, Site site)
+    /// `heads`: in a row.
+    HeadNorm(const ModelConfig& config, Site site, int64_t heads)
         : site_(site),
-          heads_(config.heads),
+          heads_(heads),
           D_(config.head_size()),
           epsilon_(config.norm_epsilon),
           centred_(config.qk_norm == QkNorm::LayerNorm) {}

@@ -22,7 +22,7 @@ Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training)
 template <class T>
 void Gpt<T>::lay_out(Memory& memory) {
     const int64_t rows = batch_ * config_.context, C = config_.channels;
-    const int64_t wide = std::max(3 * C, config_.fc_width());
+    const int64_t wide = std::max(config_.qkv_width(), config_.fc_width());
     weights_ = memory.take<T>(table_.buffer_size);
     if (training_) gradients_ = memory.take<A>(table_.buffer_size);
 
@@ -40,6 +40,8 @@ void Gpt<T>::lay_out(Memory& memory) {
         workspace_.channels = memory.take<T>(rows * C);
         workspace_.branch = memory.take<T>(rows * C);
         workspace_.wide = memory.take<T>(rows * wide);
+        if (config_.value_residual > 0)
+            workspace_.first_values = memory.take<T>(rows * config_.key_heads() * config_.head_size());
         workspace_.chunks_a = memory.take<A>(most_chunks * wide);
         workspace_.chunks_b = memory.take<A>(most_chunks * wide);
     }
@@ -50,7 +52,7 @@ void Gpt<T>::bind(const Tensors<T>& tensors) {
     wte_ = tensors.at("wte.weight"), wpe_ = tensors.at("wpe.weight");
     head_ = config_.tied ? wte_ : tensors.at("head.weight");
     if (ln_0_) ln_0_->bind(tensors);
-    for (TransformerBlock<T>& block : blocks_) block.bind(tensors, rotary_);
+    for (TransformerBlock<T>& block : blocks_) block.bind(tensors, rotary_, blocks_.front());
     if (ln_f_) ln_f_->bind(tensors);
 }
 
@@ -62,7 +64,7 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
                        int64_t sequence, double scale) {
     tokens_ = tokens;
     workspace_.rows = batch * sequence, workspace_.sequence = sequence;
-    logits_forward(context, tokens, 0, {batch, sequence, config_.heads, config_.head_size(), sequence});
+    logits_forward(context, tokens, 0, shape(batch, sequence, sequence));
     launch(context, workspace_.rows,
            SoftmaxCrossEntropy<T>{.logits = logits_,
                                   .targets = targets,
@@ -78,7 +80,7 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
 
 template <class T>
 const T* Gpt<T>::append(Context& context, int32_t token, int64_t position) {
-    logits_forward(context, &token, position, {1, position + 1, config_.heads, config_.head_size(), 1});
+    logits_forward(context, &token, position, shape(1, position + 1, 1));
     return logits_;
 }
 
@@ -124,10 +126,9 @@ template <class T>
 void Gpt<T>::backward(Context& context, bool accumulate) {
     workspace_.accumulate = accumulate;
     const int64_t sequence = workspace_.sequence;
-    const AttentionShape shape{workspace_.rows / sequence, sequence, config_.heads, config_.head_size(),
-                               sequence};
+    const AttentionShape whole = shape(workspace_.rows / sequence, sequence, sequence);
     head_backward(context);
-    for (size_t l = blocks_.size(); l-- > 0;) blocks_[l].backward(context, streams_[l], shape, workspace_);
+    for (size_t l = blocks_.size(); l-- > 0;) blocks_[l].backward(context, streams_[l], whole, workspace_);
     embedding_backward(context);
 }
 

@@ -149,11 +149,12 @@ ParameterTable::ParameterTable(const ModelConfig& config) {
     for (int64_t l = 0; l < config.layers; ++l) {
         const std::string h = "h." + std::to_string(l) + ".";
         first_norm(h + "ln_1");
-        linear(h + "attn.qkv", C, 3 * C, rules.matrix(C));
+        linear(h + "attn.qkv", C, config.qkv_width(), rules.matrix(C));
         if (config.qk_norm != QkNorm::None && config.norm_gain) {
             for (const char* name : {"attn.q_norm.weight", "attn.k_norm.weight"})
                 add(h + name, {config.head_size()}, rules.vector(Role::Gain, 1, true));
         }
+        if (config.sink) add(h + "attn.sink.weight", {config.heads}, rules.vector(Role::Bias, 0, true));
         linear(h + "attn.proj", C, C, rules.projection(C, l));
         last_norm(h + "ln_1");
         first_norm(h + "ln_2");

@@ -30,9 +30,10 @@ struct Tensors {
 /// What the parts share while gradients flow back.
 template <class T>
 struct Workspace {
-    T* stream = nullptr;                                     // [B·T, C], the gradient of the residual stream
-    T *branch = nullptr, *channels = nullptr;                // [B·T, C]
-    T* wide = nullptr;                                       // [B·T, the widest layer]
+    T* stream = nullptr;                       // [B·T, C], the gradient of the residual stream
+    T *branch = nullptr, *channels = nullptr;  // [B·T, C]
+    T* wide = nullptr;                         // [B·T, the widest layer]
+    T* first_values = nullptr;                 // [B·T, K D]: what later layers ask of the first one's values
     Accumulator<T>*chunks_a = nullptr, *chunks_b = nullptr;  // [chunks, the widest layer]
     int64_t rows = 0, sequence = 0;                          // of the last forward: B·T, T
     bool accumulate = false;                                 // gradients of parameters are added to

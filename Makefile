@@ -49,7 +49,8 @@ WARNINGS += -Wno-maybe-uninitialized
 OPTIMISE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
 HOST     := $(OPTIMISE) $(MACHINE) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi -fopenmp
-CXXFLAGS := -std=c++20 $(HOST) $(WARNINGS) -I.
+INCLUDE  := -I.
+CXXFLAGS  = -std=c++20 $(HOST) $(WARNINGS) $(INCLUDE)
 LDLIBS   := -lsqlite3 -lz -lpthread -ldl -lrt
 
 # CUDA_ARCHS: the compute capabilities compiled for.
@@ -58,7 +59,7 @@ empty :=
 comma := ,
 space := $(empty) $(empty)
 NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -diag-suppress 1675 $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
-            -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror -Wno-restrict' -I.
+            -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror -Wno-restrict' $(INCLUDE)
 
 ifeq ($(CUDA),1)
 LINK       = $(NVCC) -Xcompiler '$(HOST)'
@@ -114,6 +115,32 @@ $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 	@echo "link    $@"
 	@$(LINK) $^ -lgtest -lgtest_main $(LDLIBS) -o $@
 
+# The worked example of the README, done: test/example_norm/l4norm.h and its line in a copy of model/norms.h, and
+# what depends on that table compiled against the copy.
+EXAMPLE     := $(OBJ)/example_norm
+EXAMPLE_OBJ := $(addprefix $(EXAMPLE)/,model/norms.cpp.o model/gpt_float32.cu.o model/gpt_float64.cu.o)
+$(EXAMPLE)/tests: $(EXAMPLE_OBJ) $(call object,test/example_norm/l4norm.cu test/family.cu) \
+    $(filter-out $(patsubst $(EXAMPLE)/%,$(OBJ)/%,$(EXAMPLE_OBJ)),$(LIB_OBJ))
+	@echo "link    $@"
+	@$(LINK) $^ -lgtest -lgtest_main $(LDLIBS) -o $@
+
+$(EXAMPLE)/model/norms.h: model/norms.h
+	@mkdir -p $(@D)
+	@sed -e 's|^#include "model/config.h"|#include "test/example_norm/l4norm.h"\n&|' \
+	    -e 's|^    visit(ByRule<DynamicTanh>());|&\n    visit(ByRule<L4Norm>());|' $< > $@
+$(EXAMPLE_OBJ): $(EXAMPLE)/model/norms.h
+$(EXAMPLE_OBJ): INCLUDE := -I$(EXAMPLE) -I.
+
+$(EXAMPLE)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "compile $< with one more norm"
+	@$(COMPILE_CU)
+
+$(EXAMPLE)/%.cpp.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "compile $< with one more norm"
+	@$(CXX) $(CXXFLAGS) -MMD -MP -c $< -o $@
+
 $(OBJ)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
 	@echo "compile $<"
@@ -129,8 +156,9 @@ $(OBJ)/%.cpp.o: %.cpp Makefile
 # ------------------------------------------------------------------------------------------------------ test, bench
 # The last line says how many tests passed and failed.
 test: test-packages
-	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/train
-	@GOMP_SPINCOUNT=1000 WOBBLE_TRAIN=$(abspath $(OBJ)/train) $(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
+	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/example_norm/tests $(OBJ)/train
+	@GOMP_SPINCOUNT=1000 WOBBLE_TRAIN=$(abspath $(OBJ)/train) WOBBLE_EXAMPLE_NORM=$(abspath $(OBJ)/example_norm/tests) \
+	$(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
 	status=$$?; \
 	total=$$(grep -m1 -o '"tests": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
 	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \

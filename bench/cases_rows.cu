@@ -2,6 +2,7 @@
 
 #include "bench/kernel_case.h"
 #include "kernels/classifier.h"
+#include "kernels/dyt.h"
 #include "kernels/embedding.h"
 #include "kernels/head_norm.h"
 #include "kernels/layernorm.h"
@@ -252,6 +253,54 @@ KernelCase value_residual_backward() {
                      });
 }
 
+template <class E>
+RuleOperands<E> dyt_operands(Operands& operands) {
+    return {.x = operands.normal<E>(rows * C),
+            .alpha = operands.normal<E>(1, 0, 0.5),
+            .weight = operands.normal<E>(C, 0.1, 1),
+            .bias = operands.normal<E>(C, 0.1),
+            .C = C,
+            .epsilon = 0};
+}
+
+template <class E>
+KernelCase norm_forward() {
+    return over_rows("", dimensions({rows, C}), {.bytes = 2.0 * double(rows * C) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return NormForward<E, DynamicTanh>{.in = dyt_operands<E>(operands),
+                                                            .y = operands.room<E>(rows * C)};
+                     });
+}
+
+template <class E>
+KernelCase norm_backward() {
+    using A = Accumulator<E>;
+    const int64_t chunks = chunk_count(rows);
+    return over_rows("", dimensions({rows, C}), {.bytes = 4.0 * double(rows * C) * sizeof(E)}, chunks,
+                     [=](Operands& operands) {
+                         return NormBackward<E, DynamicTanh>{.in = dyt_operands<E>(operands),
+                                                             .dy = operands.normal<E>(rows * C, 1e-4),
+                                                             .dresidual = operands.normal<E>(rows * C, 1e-4),
+                                                             .dx = operands.room<E>(rows * C),
+                                                             .dweight_chunks = operands.room<A>(chunks * C),
+                                                             .dbias_chunks = operands.room<A>(chunks * C),
+                                                             .dalpha_chunks = operands.room<A>(chunks),
+                                                             .rows = rows};
+                     });
+}
+
+template <class E>
+KernelCase norm_examples() {
+    return over_rows(
+        "", dimensions({B, T, C}), {.bytes = 2.0 * double(rows * C) * sizeof(E)}, B, [](Operands& operands) {
+            return NormExamples<E, DynamicTanh>{.in = dyt_operands<E>(operands),
+                                                .dy = operands.normal<E>(rows * C, 1e-4),
+                                                .workspace = operands.room<Accumulator<E>>(2 * B * C),
+                                                .squares = operands.sums<double>(B),
+                                                .sequence = T};
+        });
+}
+
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
 KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
@@ -278,6 +327,9 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(rmsnorm_forward<E>());
     table.push_back(rmsnorm_backward<E>());
     table.push_back(rmsnorm_examples<E>());
+    table.push_back(norm_forward<E>());
+    table.push_back(norm_backward<E>());
+    table.push_back(norm_examples<E>());
     table.push_back(rotary<E>());
     table.push_back(head_norm_forward<E>());
     table.push_back(head_norm_backward<E>());

@@ -8,11 +8,6 @@
 namespace wobble {
 
 template <>
-const std::vector<std::string>& words<NormKind>() {
-    static const std::vector<std::string> all = {"layernorm", "rmsnorm", "none"};
-    return all;
-}
-template <>
 const std::vector<std::string>& words<Placement>() {
     static const std::vector<std::string> all = {"pre", "post", "peri", "reordered"};
     return all;

@@ -11,7 +11,8 @@
 namespace wobble {
 
 enum class AttentionScale { InverseRoot, Inverse };
-enum class NormKind { LayerNorm, RMSNorm, None };
+/// None, or a line of the table of norms (norms.h), counted from 1; the first two have names here.
+enum class NormKind { None, LayerNorm, RMSNorm };
 enum class Placement { Pre, Post, Peri, Reordered };
 enum class Position { Learned, Rotary, None };
 enum class QkNorm { None, RMSNorm, LayerNorm };
@@ -46,13 +47,22 @@ Choice choice_of(const std::string& flag, const std::string& word) {
     return *choice;
 }
 
+/// What the table of norms says of each.
+struct NormFacts {
+    std::string word, what, source;  // for the command line
+    bool has_bias;
+    double alpha;  // where its learned number starts; 0: it has none
+};
+/// By NormKind.
+const std::vector<NormFacts>& norm_facts();
+
 struct ModelConfig {
     int64_t vocab = 256;     // V
     int64_t context = 64;    // T, the longest sequence
     int64_t layers = 4;      // L
     int64_t heads = 4;       // H
     int64_t channels = 128;  // C
-    int64_t mlp_width = 0;   // F; 0: 4C
+    int64_t mlp_width = 0;   // F; 0: 4C, gated 8C/3
 
     // Norms
     NormKind norm = NormKind::LayerNorm;
@@ -98,8 +108,12 @@ struct ModelConfig {
     Parametrization parametrization = Parametrization::Standard;
     int64_t base_channels = 128, base_layers = 4;
 
-    int64_t head_size() const { return channels / heads; }                      // D
-    int64_t width() const { return mlp_width > 0 ? mlp_width : 4 * channels; }  // F
+    int64_t head_size() const { return channels / heads; }  // D
+    /// F. Gated, 8C/3 has as many weights as 4C without (Shazeer 2020); rounded up to a multiple of 16.
+    int64_t width() const {
+        if (mlp_width > 0) return mlp_width;
+        return gated ? (8 * channels + 47) / 48 * 16 : 4 * channels;
+    }
     int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
     /// Columns of a row of queries, keys and values.
     int64_t qkv_width() const { return (heads + 2 * key_heads()) * head_size(); }

@@ -15,8 +15,7 @@ struct SetChoice {
 
     void group(const char*) {}
     template <class T>
-    void operator()(const char* name, T& value, const char*, const char*,
-                    std::initializer_list<const char*>) {
+    void operator()(const char* name, T& value, const char*, const char*, const Others&) {
         if (key != name) return;
         found = true;
         if constexpr (std::is_enum_v<T>) {
@@ -41,8 +40,7 @@ struct ListValues {
 
     void group(const char* title) { sizes = std::string(title) == "Model: size"; }
     template <class T>
-    void operator()(const char* name, const T& value, const char*, const char*,
-                    std::initializer_list<const char*>) {
+    void operator()(const char* name, const T& value, const char*, const char*, const Others&) {
         if (sizes) return;
         std::ostringstream text;
         if constexpr (std::is_enum_v<T>) text << words<T>()[size_t(value)];
@@ -52,6 +50,39 @@ struct ListValues {
 };
 
 }  // namespace
+
+namespace detail {
+
+const char* norm_formulas() {
+    static const std::string text = [] {
+        std::string all;
+        for (const NormFacts& f : norm_facts()) {
+            if (f.word != "none") all += f.word + ": " + f.what + "; ";
+        }
+        return all + "none";
+    }();
+    return text.c_str();
+}
+
+const char* norm_sources() {
+    static const std::string text = [] {
+        std::string all;
+        for (const NormFacts& f : norm_facts())
+            all += (all.empty() || f.source.empty() ? "" : "; ") + f.source;
+        return all;
+    }();
+    return text.c_str();
+}
+
+Others other_norms() {
+    Others words;
+    for (const NormFacts& f : norm_facts()) {
+        if (f.word != norm_facts()[size_t(ModelConfig().norm)].word) words.push_back(f.word);
+    }
+    return words;
+}
+
+}  // namespace detail
 
 std::string flags_of(const ModelConfig& config) {
     ListValues mine, usual;

@@ -3,29 +3,36 @@
 // follow.
 #pragma once
 
-#include <initializer_list>
-
 #include "model/config.h"
 
 namespace wobble {
+
+/// Values that tests try besides the default.
+using Others = std::vector<std::string>;
+
+namespace detail {
+
+// Of the table of norms: "word: formula; ...", sources, and the words of all but the default.
+const char* norm_formulas();
+const char* norm_sources();
+Others other_norms();
+
+}  // namespace detail
 
 /// visit.group(title) starts a group; visit(name, value, what, source, others) is one choice. Another value
 /// may need further choices: "true tied=false".
 template <class Config, class Visit>
 void for_each_choice(Config& c, Visit&& visit) {
-    using Others = std::initializer_list<const char*>;
     visit.group("Model: size");
     visit("context", c.context, "Tokens in a sequence, T", "", Others{});
     visit("layers", c.layers, "Layers, L", "", Others{});
     visit("heads", c.heads, "Attention heads, H; must divide the channels", "", Others{});
     visit("channels", c.channels, "Channels of the residual stream, C", "", Others{});
-    visit("mlp-width", c.mlp_width, "Width of the network, F; 0: 4C", "", Others{"20"});
+    visit("mlp-width", c.mlp_width,
+          "Width of the network, F; 0: 4C, or gated 8C/3 rounded up to a multiple of 16", "", Others{"20"});
 
     visit.group("Model: norms");
-    visit("norm", c.norm,
-          "layernorm: (x - mean) / sqrt(variance + epsilon); "
-          "rmsnorm: x / sqrt(mean of x^2 + epsilon), without a bias; none",
-          "Ba et al. 2016; Zhang & Sennrich 2019", Others{"rmsnorm", "none"});
+    visit("norm", c.norm, detail::norm_formulas(), detail::norm_sources(), detail::other_norms());
     visit("norm-placement", c.norm_placement,
           "N beside a branch f: pre x + f(N(x)), post N(x + f(x)) without a last norm, peri x + N(f(N(x))), "
           "reordered x + N(f(x))",
@@ -94,7 +101,8 @@ void for_each_choice(Config& c, Visit&& visit) {
 
     visit.group("Model: initial weights");
     visit("init", c.init,
-          "Matrices: normal N(0, std^2); truncated at 3 std; fan_in N(0, 1 / rows); "
+          "Matrices: normal N(0, std^2); truncated at 3 std; fan_in N(0, 1 / rows), embeddings and head "
+          "N(0, 1 / C) with C of the base under a parametrization; "
           "orthogonal: rows or columns orthonormal",
           "Radford et al. 2019; Saxe et al. 2014", Others{"truncated", "fan_in", "orthogonal"});
     visit("init-std", c.init_std, "The standard deviation of normal and truncated", "", Others{"0.1"});

@@ -44,6 +44,7 @@ void Gpt<T>::lay_out(Memory& memory) {
             workspace_.first_values = memory.take<T>(rows * config_.key_heads() * config_.head_size());
         workspace_.chunks_a = memory.take<A>(most_chunks * wide);
         workspace_.chunks_b = memory.take<A>(most_chunks * wide);
+        workspace_.chunks_alpha = memory.take<A>(most_chunks);
     }
 }
 

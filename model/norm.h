@@ -1,11 +1,10 @@
-// A norm over the channels of a row, of whatever kind the configuration asks for: the one place that chooses.
+// A norm over the channels of a row, of whatever kind the configuration asks for.
 #pragma once
 
-#include "kernels/layernorm.h"
 #include "kernels/residual.h"
-#include "kernels/rmsnorm.h"
 #include "model/linear.h"
 #include "model/memory.h"
+#include "model/norms.h"
 
 namespace wobble {
 
@@ -29,93 +28,42 @@ class Norm {
         mean_ = memory.take<A>(rows), rstd_ = memory.take<A>(rows);
     }
     void bind(const Tensors<T>& tensors) {
+        alpha_ = tensors.at(site_.of(".alpha").full_name());
         weight_ = tensors.at(site_.of(".weight").full_name());
         bias_ = tensors.at(site_.of(".bias").full_name());
     }
 
     /// Returns the output [rows, C], which stands until the next call.
     const T* forward(Context& context, const T* x, int64_t rows) const {
-        switch (kind_) {
-            case NormKind::LayerNorm:
-                launch(context, rows,
-                       LayerNormForward<T>{.x = x,
-                                           .weight = weight_.weight,
-                                           .bias = bias_.weight,
-                                           .y = y_,
-                                           .mean = mean_,
-                                           .rstd = rstd_,
-                                           .C = C_,
-                                           .epsilon = A(epsilon_),
-                                           .zero_centred = zero_centred_},
-                       site_);
-                break;
-            case NormKind::RMSNorm:
-                launch(context, rows,
-                       RMSNormForward<T>{.x = x,
-                                         .weight = weight_.weight,
-                                         .y = y_,
-                                         .rstd = rstd_,
-                                         .C = C_,
-                                         .epsilon = A(epsilon_),
-                                         .zero_centred = zero_centred_},
-                       site_);
-                break;
-            case NormKind::None:
-                return x;
-        }
+        if (kind_ == NormKind::None) return x;
+        with_norm(kind_, [&](auto norm) { launch(context, rows, norm.forward(operands(x)), site_); });
         if (factor_ != 1) scale(context, y_, y_, rows);
         return y_;
     }
 
-    /// dx = dresidual + the norm's gradient, and the gradients of gain and bias. x: what forward was given;
+    /// dx = dresidual + the norm's gradient, and the gradients of its parameters. x: what forward was given;
     /// dresidual may be null, or dx.
     void backward(Context& context, const T* x, T* dy, const T* dresidual, T* dx,
                   const Workspace<T>& w) const {
         const Site site{site_.name, site_.layer, Phase::Backward};
         if (factor_ != 1) scale(context, dy, dy, w.rows);
         const int64_t chunks = chunk_count(w.rows);
-        switch (kind_) {
-            case NormKind::LayerNorm:
-                launch(context, chunks,
-                       LayerNormBackward<T>{.x = x,
-                                            .weight = weight_.weight,
-                                            .mean = mean_,
-                                            .rstd = rstd_,
-                                            .dy = dy,
-                                            .dresidual = dresidual,
-                                            .dx = dx,
-                                            .dweight_chunks = weight_ ? w.chunks_a : nullptr,
-                                            .dbias_chunks = bias_ ? w.chunks_b : nullptr,
-                                            .rows = w.rows,
-                                            .C = C_,
-                                            .epsilon = A(epsilon_),
-                                            .zero_centred = zero_centred_},
-                       site);
-                break;
-            case NormKind::RMSNorm:
-                launch(context, chunks,
-                       RMSNormBackward<T>{.x = x,
-                                          .weight = weight_.weight,
-                                          .rstd = rstd_,
-                                          .dy = dy,
-                                          .dresidual = dresidual,
-                                          .dx = dx,
-                                          .dweight_chunks = weight_ ? w.chunks_a : nullptr,
-                                          .rows = w.rows,
-                                          .C = C_,
-                                          .epsilon = A(epsilon_),
-                                          .zero_centred = zero_centred_},
-                       site);
-                break;
-            case NormKind::None:
-                break;
-        }
+        const NormGradients<T> gradients{.dy = dy,
+                                         .dresidual = dresidual,
+                                         .dx = dx,
+                                         .dweight_chunks = weight_ ? w.chunks_a : nullptr,
+                                         .dbias_chunks = bias_ ? w.chunks_b : nullptr,
+                                         .dalpha_chunks = alpha_ ? w.chunks_alpha : nullptr,
+                                         .rows = w.rows};
+        with_norm(kind_,
+                  [&](auto norm) { launch(context, chunks, norm.backward(operands(x), gradients), site); });
         examples(context, site, x, dy, w);
-        const auto sum = [&](const char* part, const A* from, A* to) {
-            sum_chunks<T>(context, site.of(part), from, to, C_, chunks, w.accumulate);
+        const auto sum = [&](const char* part, const A* from, A* to, int64_t columns) {
+            sum_chunks<T>(context, site.of(part), from, to, columns, chunks, w.accumulate);
         };
-        if (weight_) sum(".weight", w.chunks_a, weight_.gradient);
-        if (bias_) sum(".bias", w.chunks_b, bias_.gradient);
+        if (weight_) sum(".weight", w.chunks_a, weight_.gradient, C_);
+        if (bias_) sum(".bias", w.chunks_b, bias_.gradient, C_);
+        if (alpha_) sum(".alpha", w.chunks_alpha, alpha_.gradient, 1);
     }
 
   private:
@@ -123,35 +71,30 @@ class Norm {
         launch(context, flat_rows(rows * C_),
                Scale<T>{.x = in, .y = out, .n = rows * C_, .factor = A(factor_)}, site_.of(".scale"));
     }
-    /// Each sequence's squared gradient norm with respect to gain and bias, where it is wanted.
+    NormOperands<T> operands(const T* x) const {
+        return {.x = x,
+                .weight = weight_.weight,
+                .bias = bias_.weight,
+                .alpha = alpha_.weight,
+                .y = y_,
+                .mean = mean_,
+                .rstd = rstd_,
+                .C = C_,
+                .epsilon = A(epsilon_),
+                .zero_centred = zero_centred_};
+    }
+    /// Each sequence's squared gradient norm with respect to the norm's parameters, where it is wanted.
     void examples(Context& context, const Site& site, const T* x, const T* dy, const Workspace<T>& w) const {
         if (!context.recorder || !context.recorder->example_squares()) return;
+        if (!weight_ && !bias_ && !alpha_) return;
         const int64_t batch = w.rows / w.sequence;
-        double* squares = context.recorder->example_squares();
-        if (kind_ == NormKind::LayerNorm) {
-            launch(context, batch,
-                   LayerNormExamples<T>{.x = x,
-                                        .mean = mean_,
-                                        .rstd = rstd_,
-                                        .dy = dy,
-                                        .workspace = context.scratch.get<A>(batch * 2 * C_),
-                                        .squares = squares,
-                                        .sequence = w.sequence,
-                                        .C = C_,
-                                        .has_weight = bool(weight_),
-                                        .has_bias = bool(bias_)},
-                   site.of(".examples"));
-        } else if (weight_) {
-            launch(context, batch,
-                   RMSNormExamples<T>{.x = x,
-                                      .rstd = rstd_,
-                                      .dy = dy,
-                                      .workspace = context.scratch.get<A>(batch * C_),
-                                      .squares = squares,
-                                      .sequence = w.sequence,
-                                      .C = C_},
-                   site.of(".examples"));
-        }
+        const NormSequences<T> sequences{.dy = dy,
+                                         .workspace = context.scratch.get<A>(batch * 2 * C_),
+                                         .squares = context.recorder->example_squares(),
+                                         .sequence = w.sequence};
+        with_norm(kind_, [&](auto norm) {
+            launch(context, batch, norm.examples(operands(x), sequences), site.of(".examples"));
+        });
     }
 
     NormKind kind_;
@@ -159,7 +102,7 @@ class Norm {
     int64_t C_;
     bool zero_centred_;
     double epsilon_, factor_;
-    Tensor weight_, bias_;                 // [C], may be missing
+    Tensor weight_, bias_, alpha_;         // [C], [C], [1]; each may be missing
     T* y_ = nullptr;                       // [rows, C]
     A *mean_ = nullptr, *rstd_ = nullptr;  // [rows]
 };

@@ -23,7 +23,7 @@ class Rules {
     Parameter embedding() const {
         Parameter p;
         p.role = Role::Embedding, p.decay = true;
-        p.init_std = c_.embedding_std > 0 ? c_.embedding_std : c_.init_std;
+        p.init_std = c_.embedding_std > 0 ? c_.embedding_std : table_std();
         return p;
     }
     /// A matrix inside the blocks with `in` inputs.
@@ -60,7 +60,7 @@ class Rules {
     }
     Parameter head() const {
         Parameter p;
-        p.role = Role::Matrix, p.decay = true, p.init_std = c_.zero_head ? 0 : c_.init_std;
+        p.role = Role::Matrix, p.decay = true, p.init_std = c_.zero_head ? 0 : table_std();
         p.multiplier = c_.output_factor();
         return p;
     }
@@ -73,6 +73,14 @@ class Rules {
     }
 
   private:
+    /// The deviation of what has a row for each token or position. Parametrizations keep it as it is at the
+    /// base.
+    double table_std() const {
+        if (c_.init != Init::FanIn) return c_.init_std;
+        const bool standard = c_.parametrization == Parametrization::Standard;
+        return 1 / std::sqrt(double(standard ? c_.channels : c_.base_channels));
+    }
+
     const ModelConfig& c_;
 };
 
@@ -123,9 +131,11 @@ ParameterTable::ParameterTable(const ModelConfig& config) {
     };
     const auto norm = [&](const std::string& name, bool in_block) {
         if (config.norm == NormKind::None) return;
+        const NormFacts& facts = norm_facts()[size_t(config.norm)];
+        if (facts.alpha != 0) add(name + ".alpha", {1}, rules.vector(Role::Gain, facts.alpha, in_block));
         if (config.norm_gain)
             add(name + ".weight", {C}, rules.vector(Role::Gain, config.zero_centred_gain ? 0 : 1, in_block));
-        if (config.norm == NormKind::LayerNorm && config.norm_bias)
+        if (facts.has_bias && config.norm_bias)
             add(name + ".bias", {C}, rules.vector(Role::Bias, 0, in_block));
     };
     const auto linear = [&](const std::string& name, int64_t in, int64_t out, const Parameter& matrix) {

@@ -35,6 +35,7 @@ struct Workspace {
     T* wide = nullptr;                         // [B·T, the widest layer]
     T* first_values = nullptr;                 // [B·T, K D]: what later layers ask of the first one's values
     Accumulator<T>*chunks_a = nullptr, *chunks_b = nullptr;  // [chunks, the widest layer]
+    Accumulator<T>* chunks_alpha = nullptr;                  // [chunks]
     int64_t rows = 0, sequence = 0;                          // of the last forward: B·T, T
     bool accumulate = false;                                 // gradients of parameters are added to
 };

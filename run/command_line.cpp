@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "model/presets.h"
 #include "run/config_file.h"
 #include "run/option_table.h"
 
@@ -92,14 +93,23 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
     throw UserError(where + message + "; --help lists the flags");
 }
 
+std::string preset_names() {
+    std::vector<std::string> names;
+    for (const Preset& p : presets()) names.push_back(p.name);
+    return listed(names);
+}
+
 /// The flags of training, with those that are not part of the configuration.
 struct TrainFlags {
-    std::string config, resume;
+    std::string preset, config, resume;
     int64_t seed = -1;
 
     void add(CLI::App& app, Options& options) {
         for_each_option(options, AddFlags{app, ""});
         app.add_option("--seed", seed, "Sets --init-seed and --data-seed")->group("Run");
+        app.add_option("--preset", preset,
+                       "Choices of the model by name, before the other flags: " + preset_names())
+            ->group("Run");
         app.add_option("--config", config, "A config.toml whose values come before the other flags")
             ->group("Run");
         app.add_option("--resume", resume, "Continue the run in this directory from its newest checkpoint")
@@ -140,6 +150,7 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments) {
     }
     if (!file.empty()) options = read_config(file);
     const Options stored = options;
+    if (!flags.preset.empty()) apply(preset(flags.preset), options.model);
     CLI::App second("", "train");
     second.set_help_flag();
     flags.add(second, options);

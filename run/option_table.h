@@ -16,8 +16,7 @@ struct VisitChoice {
 
     void group(const char* title) { visit.group(title); }
     template <class T>
-    void operator()(const char* name, T& value, const char* what, const char* source,
-                    std::initializer_list<const char*>) {
+    void operator()(const char* name, T& value, const char* what, const char* source, const Others&) {
         const std::string help = std::string(what) + (*source ? std::string(" [") + source + "]" : "");
         visit(name, value, OnResume::Fixed, help.c_str());
     }

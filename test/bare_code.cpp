@@ -185,6 +185,7 @@ const char* const source = R"(
 #include "kernels/adamw.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/classifier.h"
+#include "kernels/dyt.h"
 #include "kernels/embedding.h"
 #include "kernels/head_norm.h"
 #include "kernels/identities.h"
@@ -215,6 +216,9 @@ ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum)
 ROWS(RMSNormExamples) ROWS(GatedForward) ROWS(GatedBackward)
 template void rows<ActivationForward<float, GeluExact>>(const ActivationForward<float, GeluExact>&, int64_t);
 template void rows<GatedBackward<float, GeluExact>>(const GatedBackward<float, GeluExact>&, int64_t);
+template void rows<NormForward<float, DynamicTanh>>(const NormForward<float, DynamicTanh>&, int64_t);
+template void rows<NormBackward<float, DynamicTanh>>(const NormBackward<float, DynamicTanh>&, int64_t);
+template void rows<NormExamples<float, DynamicTanh>>(const NormExamples<float, DynamicTanh>&, int64_t);
 ROWS(SquaredSum) ROWS(SquaredChange) ROWS(ColumnTotals) ROWS(BlockDots)
 ROWS(Rotary) ROWS(HeadNormForward) ROWS(HeadNormBackward)
 ROWS(ValueResidualForward) ROWS(ValueResidualBackward)

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 #include <random>
 #include <sstream>
 
 #include "kernels/error.h"
 #include "model/family.h"
 #include "model/gpt.h"
+#include "model/presets.h"
 #include "optim/optimizer.h"
 #include "probes/recorder.h"
 
@@ -33,9 +36,8 @@ struct ListChoices {
 
     void group(const char*) {}
     template <class T>
-    void operator()(const char* name, T&, const char*, const char*,
-                    std::initializer_list<const char*> others) {
-        for (const char* other : others) {
+    void operator()(const char* name, T&, const char*, const char*, const Others& others) {
+        for (const std::string& other : others) {
             std::istringstream words(other);
             Choice choice{name, "", {}};
             words >> choice.value;
@@ -81,10 +83,14 @@ std::optional<ModelConfig> model_of(const std::vector<const Choice*>& chosen) {
 template <class F>
 void for_each_model(bool pairs, F f) {
     const std::vector<Choice> all = choices();
-    int refused = 0;
+    const char* only = std::getenv("WOBBLE_CHOICE");  // "name=value": models of this choice alone
+    int used = 0, refused = 0;
     const auto use = [&](const std::vector<const Choice*>& chosen) {
         std::string name = "GPT-2";
-        for (const Choice* c : chosen) name += " " + c->text();
+        bool wanted = !only;
+        for (const Choice* c : chosen) name += " " + c->text(), wanted |= only && c->text() == only;
+        if (!wanted) return;
+        ++used;
         SCOPED_TRACE(name);
         if (const auto config = model_of(chosen)) f(*config);
         else ++refused;
@@ -95,6 +101,7 @@ void for_each_model(bool pairs, F f) {
         for (size_t j = i + 1; pairs && j < all.size(); ++j)
             if (all[i].name != all[j].name) use({&all[i], &all[j]});
     }
+    EXPECT_GT(used, 0) << "no choice is " << only;
     // Few choices exclude each other, and none by itself.
     EXPECT_LE(refused, pairs ? int(all.size()) : 0);
 }
@@ -252,6 +259,55 @@ TEST(Family, FlagsNameWhatDiffersFromGpt2) {
     EXPECT_EQ(flags_of(config), "");
     config.norm = NormKind::RMSNorm, config.bias = false, config.residual_scale = 0.5;
     EXPECT_EQ(flags_of(config), "--norm rmsnorm --residual-scale 0.5 --bias=false");
+}
+
+/// README.md's section on the family names each choice, and each of its words.
+struct LookUp {
+    const std::string& text;
+
+    void group(const char*) {}
+    template <class T>
+    void operator()(const char* name, T&, const char*, const char*, const Others&) {
+        size_t flag = std::string::npos;
+        for (const char* before : {"`--", "`--no-"}) {
+            for (const char* after : {" ", "`"})
+                flag = std::min(flag, text.find(before + std::string(name) + after));
+        }
+        ASSERT_NE(flag, std::string::npos) << "--" << name;
+        if constexpr (std::is_enum_v<T>) {
+            const std::string words_there = text.substr(flag, text.find("`", flag + 1) - flag) + " ";
+            const auto& all = words<T>();
+            for (const std::string& word : all)
+                EXPECT_NE(words_there.find(" " + word + " "), std::string::npos)
+                    << "--" << name << " " << word;
+        }
+    }
+};
+
+TEST(Family, ReadmeNamesEveryChoice) {
+    std::ifstream file("README.md");
+    std::stringstream stream;
+    stream << file.rdbuf();
+    const std::string readme = stream.str();
+    const size_t begin = readme.find("## The model family"), end = readme.find("\n## ", begin + 1);
+    ASSERT_NE(begin, std::string::npos) << "tests run where the sources are";
+    const std::string section = readme.substr(begin, end - begin);
+    ModelConfig config;
+    for_each_choice(config, LookUp{section});
+}
+
+TEST(Family, PresetsAreTheFlagsThatTheyName) {
+    for (const Preset& p : presets()) {
+        SCOPED_TRACE(p.name);
+        ModelConfig config = tiny();
+        apply(p, config);
+        check(config);
+        EXPECT_EQ(flags_of(config), p.flags);
+        expect_gradient(config, true);
+        expect_identities(config);
+        expect_append_is_forward(config);
+    }
+    EXPECT_THROW(preset("gpt3"), UserError);
 }
 
 /// The weights after three steps, with these probes.

@@ -58,7 +58,9 @@ TEST(Initialise, FanInFollowsTheNumberOfInputs) {
     config.init = Init::FanIn, config.residual_init = ResidualInit::Same;
     expect_deviation(drawn(config, "h.0.attn.qkv.weight"), 1 / std::sqrt(48.0));
     expect_deviation(drawn(config, "h.0.mlp.proj.weight"), 1 / std::sqrt(192.0));
-    expect_deviation(drawn(config, "wte.weight"), 0.02);
+    expect_deviation(drawn(config, "wte.weight"), 1 / std::sqrt(48.0));
+    config.base_channels = 12, config.parametrization = Parametrization::MuP;
+    expect_deviation(drawn(config, "wte.weight"), 1 / std::sqrt(12.0));
 }
 
 TEST(Initialise, OrthogonalMatricesAreSo) {

@@ -85,6 +85,7 @@ const std::vector<KernelCase>& kernel_cases() {
         add_row_cases(cases);
         add_layernorm_cases(cases);
         add_rmsnorm_cases(cases);
+        add_norm_rule_cases(cases);
         add_product_cases(cases);
         add_attention_cases(cases);
         add_attention_option_cases(cases);

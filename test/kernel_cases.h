@@ -101,6 +101,7 @@ const KernelCase& kernel_case(const std::string& name);
 void add_row_cases(std::vector<KernelCase>& table);  // embedding, classifier
 void add_layernorm_cases(std::vector<KernelCase>& table);
 void add_rmsnorm_cases(std::vector<KernelCase>& table);
+void add_norm_rule_cases(std::vector<KernelCase>& table);  // norms by a rule: dynamic tanh
 void add_product_cases(std::vector<KernelCase>& table);    // products, linear layers
 void add_attention_cases(std::vector<KernelCase>& table);  // attention, both texts
 void add_attention_option_cases(std::vector<KernelCase>& table);

@@ -52,6 +52,10 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("trian", {"'trian' is not a command", "sample"});
     refuses("--heads 3 --channels 128", {"--heads 3 does not divide --channels 128", "--heads 2"});
     refuses("--heads 0", {"--heads is 0"});
+    refuses("--kv-heads 3", {"--kv-heads 3 does not divide --heads 4", "--kv-heads 2"});
+    refuses("--kv-heads -1", {"--kv-heads is -1"});
+    refuses("--value-residual 1", {"--value-residual is 1", "less than 1"});
+    refuses("--preset gpt3", {"--preset gpt3 is unknown", "modern"});
     refuses("--val text:x", {"--val text:x", "NAME=SPEC"});
     refuses("--config nowhere.toml", {"nowhere.toml"});
     refuses("--resume nowhere", {"--resume nowhere", "no run"});

@@ -47,7 +47,8 @@ TEST_F(Runs, OfAnotherMemberOfTheFamilyKeepThePromisesToo) {
     const std::string family =
         small +
         "--norm rmsnorm --norm-placement peri --position rotary --qk-norm rmsnorm --window 9 "
-        "--attention-softcap 20 --gated --activation silu --no-bias --no-tied "
+        "--attention-softcap 20 --kv-heads 1 --sink --value-residual 0.3 --gated --activation silu --no-bias "
+        "--no-tied "
         "--parametrization completep --base-channels 16 --base-layers 1";
     ASSERT_EQ(train("--run whole --steps 20 --threads 1 " + family).status, 0);
     const Outcome watched =
@@ -68,6 +69,18 @@ TEST_F(Runs, OfAnotherMemberOfTheFamilyKeepThePromisesToo) {
     EXPECT_NE(refused.err.find("--norm is \"layernorm\" but the run was started with \"rmsnorm\""),
               std::string::npos)
         << refused.err;
+}
+
+TEST_F(Runs, StoreWhatAPresetStandsFor) {
+    const Outcome o = train("--run new --steps 2 " + small + "--preset olmo2 --norm-placement peri");
+    ASSERT_EQ(o.status, 0) << o.err;
+    EXPECT_NE(o.out.find("GPT-2 with --norm rmsnorm --norm-placement peri"), std::string::npos) << o.out;
+    const std::string config = read("new/config.toml");
+    EXPECT_NE(config.find("qk-norm = \"rmsnorm\""), std::string::npos) << config;
+    EXPECT_NE(config.find("norm-placement = \"peri\""), std::string::npos) << config;
+    EXPECT_EQ(config.find("preset"), std::string::npos) << config;
+    ASSERT_EQ(train("--config new/config.toml --run again").status, 0);
+    EXPECT_EQ(checkpoint("new"), checkpoint("again"));
 }
 
 TEST_F(Runs, ShowTheirTensorsBeforehand) {

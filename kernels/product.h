@@ -59,18 +59,21 @@ struct MatrixView {
 };
 
 /// Copies `count` rows of `a`, `depth` deep from `k0` on, into panels of P rows, one after the other:
-/// panels[(i / P) · P · depth + k · P + i % P]. The last panel is filled up with zeros.
-template <int P, class T>
+/// panels[(i / P) · P · depth + k · P + i % P]. The last panel is filled up with zeros. S may be
+/// wider than T.
+template <int P, class T, class S>
 void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t depth,
-                 T* __restrict panels) {
+                 S* __restrict panels) {
     const T* source = a.data + i0 * a.row_stride + k0 * a.column_stride;
     const int64_t whole = count / P;
     if (a.row_stride == 1) {
         // Rows lie side by side: for each k, all of them are read in one go.
         for (int64_t k = 0; k < depth; ++k) {
             for (int64_t p = 0; p < whole; ++p) {
-                std::memcpy(panels + (p * depth + k) * P, source + k * a.column_stride + p * P,
-                            P * sizeof(T));
+                S* to = panels + (p * depth + k) * P;
+                const T* from = source + k * a.column_stride + p * P;
+                if constexpr (std::is_same_v<S, T>) std::memcpy(to, from, P * sizeof(T));
+                else SIMD for (int i = 0; i < P; ++i) to[i] = S(from[i]);
             }
         }
     } else {
@@ -79,27 +82,27 @@ void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t
         constexpr int line = 64 / int(sizeof(T));
         for (int64_t p = 0; p < whole; ++p) {
             const T* rows = source + p * P * a.row_stride;
-            T* panel = panels + p * P * depth;
+            S* panel = panels + p * P * depth;
             int64_t k = 0;
             for (; k + line <= depth && a.column_stride == 1; k += line) {
                 for (int64_t i = 0; i < P; ++i) {
                     for (int64_t j = 0; j < line; ++j)
-                        panel[(k + j) * P + i] = rows[i * a.row_stride + k + j];
+                        panel[(k + j) * P + i] = S(rows[i * a.row_stride + k + j]);
                 }
             }
             for (; k < depth; ++k) {
                 for (int64_t i = 0; i < P; ++i) {
-                    panel[k * P + i] = rows[i * a.row_stride + k * a.column_stride];
+                    panel[k * P + i] = S(rows[i * a.row_stride + k * a.column_stride]);
                 }
             }
         }
     }
     if (const int64_t rest = count - whole * P; rest > 0) {
-        T* panel = panels + whole * P * depth;
+        S* panel = panels + whole * P * depth;
         for (int64_t k = 0; k < depth; ++k) {
             for (int64_t i = 0; i < P; ++i) {
                 panel[k * P + i] =
-                    i < rest ? source[(whole * P + i) * a.row_stride + k * a.column_stride] : T(0);
+                    i < rest ? S(source[(whole * P + i) * a.row_stride + k * a.column_stride]) : S(0);
             }
         }
     }

@@ -48,6 +48,8 @@ class Gpt {
 
     /// Losses of the last forward, row by row [batch · sequence].
     const A* losses() const { return losses_; }
+    /// The residual stream behind the last block in the last forward [batch · sequence, C].
+    const T* stream() const { return streams_.back(); }
 
   private:
     using Tensor = typename Tensors<T>::Tensor;

@@ -11,8 +11,6 @@
 
 namespace wobble {
 
-namespace {
-
 Dataset open_training_data(const Options& o) {
     const double holdout = holdout_share(o);
     return Dataset::open(o.data, {.context = int(o.model.context),
@@ -21,8 +19,6 @@ Dataset open_training_data(const Options& o) {
                                   .holdout = holdout,
                                   .part = holdout > 0 ? Part::Train : Part::All});
 }
-
-}  // namespace
 
 Trainer::Trainer(const Options& options)
     : options_(options),

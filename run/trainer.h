@@ -20,6 +20,9 @@
 
 namespace wobble {
 
+/// The part of --data that is trained on.
+Dataset open_training_data(const Options& options);
+
 class Trainer {
   public:
     /// Opens the data and builds the model; nothing is written. UserError when they do not fit together.

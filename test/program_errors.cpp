@@ -52,6 +52,12 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("trian", {"'trian' is not a command", "sample"});
     refuses("--heads 3 --channels 128", {"--heads 3 does not divide --channels 128", "--heads 2"});
     refuses("--heads 0", {"--heads is 0"});
+    refuses("--z-loss -1", {"--z-loss is -1", "0 for none"});
+    refuses("--z-loss inf", {"--z-loss is inf", "finite"});
+    refuses("--label-smoothing 1", {"--label-smoothing is 1", "less than 1"});
+    refuses("--label-smoothing nan", {"--label-smoothing is nan"});
+    refuses("--logit-softcap -30", {"--logit-softcap is -30", "0 for none"});
+    refuses("--attention-softcap nan", {"--attention-softcap is nan", "0 for none"});
     refuses("--val text:x", {"--val text:x", "NAME=SPEC"});
     refuses("--config nowhere.toml", {"nowhere.toml"});
     refuses("--resume nowhere", {"--resume nowhere", "no run"});

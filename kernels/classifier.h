@@ -62,7 +62,7 @@ struct SoftmaxCrossEntropy {
         const A objective = objectives && target >= 0 ? objective_of(team, z, log_z, target_logit) : A(0);
 
         if (dlogits) {
-            const A weight = target < 0 ? A(0) : scale;
+            const A weight = target < 0 ? A(0) : scale, cap = softcap;
             const A from_z_loss = z_loss == A(0) ? A(0) : weight * 2 * z_loss * log_z;
             const A factor = (weight + from_z_loss) / sum;
             const A wanted = weight * (A(1) - label_smoothing), shared = weight * label_smoothing / A(V);
@@ -74,8 +74,7 @@ struct SoftmaxCrossEntropy {
                     const int i = int(target - at.index);
                     value.set(i, value[i] - wanted);
                 }
-                const auto before_cap =
-                    softcap > A(0) ? value * slope_of_capped(load(z, at), softcap) : value;
+                const auto before_cap = cap > A(0) ? value * slope_of_capped(load(z, at), cap) : value;
                 store(dlogits + row * V, at, probe.writes(Gradient, row, at, before_cap));
                 if constexpr (Probe::looks) residual += value;
             });

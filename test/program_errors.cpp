@@ -56,6 +56,12 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("--kv-heads -1", {"--kv-heads is -1"});
     refuses("--value-residual 1", {"--value-residual is 1", "less than 1"});
     refuses("--preset gpt3", {"--preset gpt3 is unknown", "modern"});
+    refuses("--z-loss -1", {"--z-loss is -1", "0 for none"});
+    refuses("--z-loss inf", {"--z-loss is inf", "finite"});
+    refuses("--label-smoothing 1", {"--label-smoothing is 1", "less than 1"});
+    refuses("--label-smoothing nan", {"--label-smoothing is nan"});
+    refuses("--logit-softcap -30", {"--logit-softcap is -30", "0 for none"});
+    refuses("--attention-softcap nan", {"--attention-softcap is nan", "0 for none"});
     refuses("--val text:x", {"--val text:x", "NAME=SPEC"});
     refuses("--config nowhere.toml", {"nowhere.toml"});
     refuses("--resume nowhere", {"--resume nowhere", "no run"});

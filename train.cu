@@ -9,6 +9,7 @@
 #include "probes/run_writer.h"
 #include "run/command_line.h"
 #include "run/config_file.h"
+#include "run/coordcheck.h"
 #include "run/evaluate.h"
 #include "run/machine.h"
 #include "run/params.h"
@@ -138,6 +139,9 @@ int run(int argc, char** argv) {
             return Done;
         case Command::Kind::Bench:
             run_bench(command.bench);
+            return Done;
+        case Command::Kind::CoordCheck:
+            run_coordcheck(command);
             return Done;
         case Command::Kind::Help:
             std::fputs(command.help.c_str(), stdout);

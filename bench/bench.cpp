@@ -1,10 +1,6 @@
 #include "bench/bench.h"
 
-#include <unistd.h>
-
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "bench/peers.h"
 #include "bench/progress.h"
@@ -13,6 +9,7 @@
 #include "bench/timings.h"
 #include "kernels/error.h"
 #include "run/machine.h"
+#include "run/output_file.h"
 
 namespace wobble {
 
@@ -30,16 +27,7 @@ void check(const BenchOptions& options) {
         throw UserError("--kernels " + options.kernels +
                         " matches no kernel; expected names or patterns such as 'layernorm*,product/mlp.*'");
     }
-    if (options.json.empty()) return;
-    const std::filesystem::path file = options.json;
-    const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
-    if (!std::filesystem::is_directory(directory)) {
-        throw UserError("--json " + options.json + ": there is no directory " + directory.string() +
-                        "; make it, or choose another");
-    }
-    if (std::filesystem::is_directory(file) || access(directory.c_str(), W_OK) != 0) {
-        throw UserError("--json " + options.json + " cannot be written; choose another file");
-    }
+    check_output_file("--json", options.json);
 }
 
 namespace bench {
@@ -71,18 +59,6 @@ struct Plan {
 /// The models that other programs are timed on: all but the smallest.
 std::vector<StepModel> peer_models() {
     return {step_models().begin() + 1, step_models().end()};
-}
-
-/// Written beside the file and then renamed, so that what stands there is whole.
-void write_json(const std::string& path, const nlohmann::json& json) {
-    const std::string temporary = path + ".partial";
-    std::ofstream out(temporary);
-    out << json.dump(1) << '\n';
-    out.close();
-    if (!out || std::rename(temporary.c_str(), path.c_str()) != 0) {
-        std::remove(temporary.c_str());
-        throw UserError("--json " + path + " cannot be written; choose another file");
-    }
 }
 
 /// One run of the bench: its parts one after the other, text to stdout and all numbers into `json`.
@@ -207,7 +183,7 @@ class Session {
 void run_bench(const BenchOptions& options) {
     bench::Session session(options);
     session.run();
-    if (!options.json.empty()) bench::write_json(options.json, session.json);
+    if (!options.json.empty()) write_output_file("--json", options.json, session.json.dump(1) + "\n");
 }
 
 }  // namespace wobble

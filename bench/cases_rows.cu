@@ -303,16 +303,31 @@ KernelCase norm_examples() {
 
 /// The gradient apart from the logits: in their place it would be the next launch's logits.
 template <class E>
-KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab) {
+KernelCase softmax_cross_entropy(const char* role, int64_t count, int64_t vocab, bool more = false) {
     using A = Accumulator<E>;
     return over_rows(role, dimensions({count, vocab}), {.bytes = 2.0 * double(count * vocab) * sizeof(E)},
                      count, [=](Operands& operands) {
-                         return SoftmaxCrossEntropy<E>{.logits = operands.normal<E>(count * vocab, 2),
-                                                       .targets = operands.indices(count, vocab),
-                                                       .losses = operands.room<A>(count),
-                                                       .dlogits = operands.room<E>(count * vocab),
-                                                       .V = vocab,
-                                                       .scale = A(1.0 / double(count))};
+                         return SoftmaxCrossEntropy<E>{
+                             .logits = operands.normal<E>(count * vocab, 2),
+                             .targets = operands.indices(count, vocab),
+                             .losses = operands.room<A>(count),
+                             .dlogits = operands.room<E>(count * vocab),
+                             .V = vocab,
+                             .scale = A(1.0 / double(count)),
+                             .z_loss = A(more ? 1e-4 : 0),
+                             .label_smoothing = A(more ? 0.1 : 0),
+                             .softcap = A(more ? 30 : 0),
+                             .objectives = more ? operands.room<A>(count) : nullptr};
+                     });
+}
+
+/// Repeated launches cap what is capped already.
+template <class E>
+KernelCase logit_softcap() {
+    return over_rows("", dimensions({rows, V}), {.bytes = 2.0 * double(rows * V) * sizeof(E)}, rows,
+                     [](Operands& operands) {
+                         return LogitSoftcap<E>{
+                             .logits = operands.normal<E>(rows * V, 2), .V = V, .cap = Accumulator<E>(30)};
                      });
 }
 
@@ -321,7 +336,9 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(embedding_forward<E>());
     table.push_back(layernorm_forward<E>());
     table.push_back(softmax_cross_entropy<E>("", rows, V));
-    table.push_back(softmax_cross_entropy<E>("50257", 128, 50257));  // the vocabulary of GPT-2
+    table.push_back(softmax_cross_entropy<E>("50257", 128, 50257));         // the vocabulary of GPT-2
+    table.push_back(softmax_cross_entropy<E>("objective", rows, V, true));  // with all that may be minimised
+    table.push_back(logit_softcap<E>());
     table.push_back(layernorm_backward<E>());
     table.push_back(layernorm_examples<E>());
     table.push_back(rmsnorm_forward<E>());

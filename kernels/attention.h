@@ -20,7 +20,7 @@
 #include "kernels/context.h"
 #include "kernels/probe.h"
 #include "kernels/rows.h"
-#include "kernels/tanh.h"
+#include "kernels/softcap.h"
 #include "kernels/team.h"
 
 namespace wobble {
@@ -89,26 +89,6 @@ struct AttentionOptions {
         return window > 0 && sequence - t > window ? t + window : sequence;
     }
 };
-
-/// c · tanh(s / c)
-template <class A, int N>
-HD Pack<A, N> capped(Pack<A, N> s, A cap) {
-    return hyperbolic_tangent(s / splat<N>(cap)) * cap;
-}
-/// Its slope 1 - (s' / c)², from the capped logit s'.
-template <class A, int N>
-HD Pack<A, N> slope_of_capped(Pack<A, N> s, A cap) {
-    const auto t = s / splat<N>(cap);
-    return (A(1) - t) * (t + A(1));
-}
-template <class A>
-HD A capped(A s, A cap) {
-    return cap > 0 ? capped(splat<1>(s), cap)[0] : s;
-}
-template <class A>
-HD A slope_of_capped(A s, A cap) {
-    return slope_of_capped(splat<1>(s), cap)[0];
-}
 
 /// x · y over the n elements of a row.
 template <class Team, class T>

@@ -10,7 +10,7 @@
 namespace wobble {
 
 /// out[c] = Σ_rows x[row, c], `columns` columns per team. Of the head's gradient dW = dlogitsᵀ x every column
-/// adds up to nothing, since each row of dlogits does.
+/// adds up to nothing, since each row of dlogits does: without z-loss or a cap of the logits.
 template <class T>
 struct ColumnTotals {
     using Element = T;

@@ -73,10 +73,22 @@ void check(const ModelConfig& c) {
                             "; expected a finite number greater than " + std::to_string(above));
         }
     };
+    const auto finite_or_none = [](double value, const char* flag) {
+        if (!(value >= 0 && std::isfinite(value))) {
+            throw UserError(std::string(flag) + " is " + std::to_string(value) +
+                            "; expected a finite number greater than 0, or 0 for none");
+        }
+    };
     at_least(c.vocab, 1, "--vocab"), at_least(c.context, 1, "--context"), at_least(c.layers, 1, "--layers");
     at_least(c.heads, 1, "--heads"), at_least(c.channels, 1, "--channels");
     at_least(c.mlp_width, 0, "--mlp-width"), at_least(c.window, 0, "--window");
-    if (c.attention_softcap != 0) finite(c.attention_softcap, 0, "--attention-softcap");
+    finite_or_none(c.attention_softcap, "--attention-softcap");
+    finite_or_none(c.logit_softcap, "--logit-softcap"), finite_or_none(c.z_loss, "--z-loss");
+    if (!(c.label_smoothing >= 0 && c.label_smoothing < 1)) {
+        throw UserError(
+            "--label-smoothing is " + std::to_string(c.label_smoothing) +
+            "; expected at least 0 and less than 1, the share of probability that all tokens get");
+    }
     finite(c.norm_epsilon, 0, "--norm-epsilon"), finite(c.residual_scale, 0, "--residual-scale");
     finite(c.embedding_scale, 0, "--embedding-scale"), finite(c.output_scale, 0, "--output-scale");
     finite(c.init_std, 0, "--init-std");

@@ -97,6 +97,10 @@ struct ModelConfig {
     bool tied = true;
     bool zero_head = false;
     double output_scale = 1;
+    double logit_softcap = 0;
+
+    // What is minimised besides the loss
+    double z_loss = 0, label_smoothing = 0;
 
     // Initial weights
     Init init = Init::Normal;
@@ -133,6 +137,8 @@ struct ModelConfig {
     double branch_factor() const {
         return residual_scale * (parametrization == Parametrization::CompleteP ? 1 / depth_ratio() : 1);
     }
+    /// Whether what is minimised is the loss alone.
+    bool objective_is_loss() const { return z_loss == 0 && label_smoothing == 0; }
     /// Whether a norm stands before the head: not where each block's output is normalised already.
     bool final_norm() const { return norm != NormKind::None && norm_placement != Placement::Post; }
 };

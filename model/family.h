@@ -98,6 +98,14 @@ void for_each_choice(Config& c, Visit&& visit) {
     visit("zero-head", c.zero_head, "An untied head starts at zero", "Yang et al. 2022",
           Others{"true tied=false"});
     visit("output-scale", c.output_scale, "What logits are multiplied by", "", Others{"0.5"});
+    visit("logit-softcap", c.logit_softcap, "c > 0: logits z become c * tanh(z / c); 0: they stay",
+          "Gemma 2, 2024", Others{"2"});
+    visit("z-loss", c.z_loss,
+          "c: c * log^2 Z of each token is minimised besides its loss, Z being the sum of exponentials",
+          "Chowdhery et al. 2022", Others{"0.1"});
+    visit("label-smoothing", c.label_smoothing,
+          "e: what is minimised counts the target 1 - e and every token of the vocabulary e / V",
+          "Szegedy et al. 2016", Others{"0.1"});
 
     visit.group("Model: initial weights");
     visit("init", c.init,

@@ -48,6 +48,12 @@ class Gpt {
 
     /// Losses of the last forward, row by row [batch · sequence].
     const A* losses() const { return losses_; }
+    /// The residual stream behind the last block in the last forward [batch · sequence, C].
+    const T* stream() const { return streams_.back(); }
+
+    /// What the gradient is that of, Σ over the rows of the last forward: the loss, and what z-loss and label
+    /// smoothing make of it.
+    double objective() const { return objective_; }
 
   private:
     using Tensor = typename Tensors<T>::Tensor;
@@ -76,12 +82,14 @@ class Gpt {
     std::vector<TransformerBlock<T>> blocks_;
     T *embedding_ = nullptr, *logits_ = nullptr;  // [B·T, C], [B·T, V]
     A* losses_ = nullptr;                         // [B·T]
+    A* objectives_ = nullptr;                     // [B·T], where they are not the losses
 
     RotaryTable<T> rotary_;
     Workspace<T> workspace_;
     TokenIndex index_;
 
     // The last forward.
+    double objective_ = 0;
     const int32_t* tokens_ = nullptr;
     std::vector<const T*> streams_;  // [L + 1]: the residual stream before each block, and after the last
     const T* head_in_ = nullptr;     // what the head was given

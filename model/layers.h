@@ -34,6 +34,7 @@ void Gpt<T>::lay_out(Memory& memory) {
     if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
     logits_ = memory.take<T>(rows * config_.vocab);
     losses_ = memory.take<A>(rows);
+    if (!config_.objective_is_loss()) objectives_ = memory.take<A>(rows);
 
     if (training_) {
         workspace_.stream = memory.take<T>(rows * C);
@@ -72,10 +73,19 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
                                   .losses = losses_,
                                   .dlogits = scale == 0 ? nullptr : logits_,
                                   .V = config_.vocab,
-                                  .scale = A(scale)},
+                                  .scale = A(scale),
+                                  .z_loss = A(config_.z_loss),
+                                  .label_smoothing = A(config_.label_smoothing),
+                                  .softcap = A(config_.logit_softcap),
+                                  .objectives = objectives_},
            {"loss"});
-    double loss = 0;
-    for (int64_t row = 0; row < workspace_.rows; ++row) loss += double(losses_[row]);
+    const auto sum = [&](const A* values) {
+        double total = 0;
+        for (int64_t row = 0; row < workspace_.rows; ++row) total += double(values[row]);
+        return total;
+    };
+    const double loss = sum(losses_);
+    objective_ = objectives_ ? sum(objectives_) : loss;
     return loss;
 }
 
@@ -118,6 +128,11 @@ void Gpt<T>::logits_forward(Context& context, const int32_t* tokens, int64_t pos
                       .k = C,
                       .transpose_b = true},
            {"head"});
+    if (config_.logit_softcap > 0) {
+        launch(context, rows,
+               LogitSoftcap<T>{.logits = logits_, .V = config_.vocab, .cap = A(config_.logit_softcap)},
+               {"head", -1, Phase::Forward, ".softcap"});
+    }
 }
 
 // -----------------------------------------------------------------------------------------------------------
@@ -150,8 +165,11 @@ void Gpt<T>::head_backward(Context& context) {
                       .transpose_a = true,
                       .accumulate = w.accumulate},
            weight);
-    // Before the embedding adds its share to the matrix that both use.
-    if (!w.accumulate && context.recorder && context.recorder->tier(weight) == Tier::Full) {
+    // Before the embedding adds its share to the matrix that both use. A row of dlogits adds up to something
+    // with z-loss, and behind the slopes of a cap.
+    const bool adds_up_to_zero = config_.z_loss == 0 && config_.logit_softcap == 0;
+    if (adds_up_to_zero && !w.accumulate && context.recorder &&
+        context.recorder->tier(weight) == Tier::Full) {
         launch(context, ColumnTotals<T>::teams(C),
                ColumnTotals<A>{.x = head_.gradient, .out = w.chunks_a, .rows = V, .C = C}, weight);
     }

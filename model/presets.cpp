@@ -16,14 +16,14 @@ const std::vector<Preset>& presets() {
         {"olmo2",
          "--norm rmsnorm --norm-placement reordered --norm-epsilon 1e-06 --qk-norm rmsnorm "
          "--rotary-base 500000 --activation silu --gated=true --bias=false --position rotary --tied=false "
-         "--residual-init same",
+         "--z-loss 1e-05 --residual-init same",
          "OLMo 2, 2025; there a norm of queries and keys is over all heads, here over each"},
         {"nanodo", "--norm-epsilon 1e-06 --norm-bias=false --bias=false --init fan_in --residual-init same",
          "Wortsman et al. 2023 and its program; there matrices are uniform, of the mean fan"},
         {"modern",
          "--norm rmsnorm --norm-gain=false --qk-norm rmsnorm --value-residual 0.5 --activation relu2 "
          "--bias=false --position rotary --embedding-norm=true --tied=false --zero-head=true "
-         "--init fan_in --residual-init zero",
+         "--logit-softcap 15 --init fan_in --residual-init zero",
          "what the records at training a small GPT-2 share: modded-nanogpt, Jordan et al. 2024"},
     };
     return all;

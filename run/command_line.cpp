@@ -103,6 +103,7 @@ std::string preset_names() {
 struct TrainFlags {
     std::string preset, config, resume;
     int64_t seed = -1;
+    CoordCheckOptions* coordcheck = nullptr;  // its flags besides, and the sizes that they vary left out
 
     void add(CLI::App& app, Options& options) {
         for_each_option(options, AddFlags{app, ""});
@@ -112,17 +113,41 @@ struct TrainFlags {
             ->group("Run");
         app.add_option("--config", config, "A config.toml whose values come before the other flags")
             ->group("Run");
+        if (coordcheck) {
+            add_coordcheck(app);
+            return;
+        }
         app.add_option("--resume", resume, "Continue the run in this directory from its newest checkpoint")
             ->group("Run");
     }
+    void add_coordcheck(CLI::App& app) const {
+        for (const char* varied : {"--channels", "--layers", "--heads"})
+            app.remove_option(app.get_option(varied));
+        CoordCheckOptions& c = *coordcheck;
+        const auto flag = [&](const char* name, auto& value, const char* help) {
+            app.add_option(name, value, help)->group("Coordinate check")->capture_default_str()->take_last();
+        };
+        flag("--widths", c.widths,
+             "Channels of the models: two or more, ascending, compared at the first depth");
+        flag("--depths", c.depths,
+             "Layers of the models: two or more, ascending, compared at the first width");
+        flag("--head-size", c.head_size, "Channels of a head, at every width");
+        flag("--seeds", c.seeds, "Repetitions with other initial weights and another batch, for an interval");
+        flag("--json", c.json, "File for every number");
+        flag("--out", c.out, "SVG file for the picture; empty: none");
+    }
 };
 
-Command parse_train(CLI::App& root, const std::vector<std::string>& arguments) {
+/// Of training, or of what takes its flags.
+Command parse_train(CLI::App& root, const std::vector<std::string>& arguments, Command::Kind kind) {
     Command command;
+    command.kind = kind;
+    const bool coordcheck = kind == Command::Kind::CoordCheck;
     // First what the command line says by itself, then the file it names, then the command line over the
     // file.
     Options given;
     TrainFlags flags;
+    if (coordcheck) flags.coordcheck = &command.coordcheck;
     CLI::App first("", "train");
     flags.add(first, given);
     const auto parse = [&](CLI::App& app) {
@@ -142,13 +167,14 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments) {
     }
 
     Options& options = command.options;
+    if (coordcheck) options = coordcheck_defaults();
     const std::string file = flags.resume.empty() ? flags.config : flags.resume + "/config.toml";
     if (!flags.resume.empty() && !std::filesystem::exists(file)) {
         throw UserError("--resume " + flags.resume +
                         " holds no run (no config.toml); expected the directory of a run; "
                         "without --resume a new run is started");
     }
-    if (!file.empty()) options = read_config(file);
+    if (!file.empty()) options = coordcheck ? coordcheck_defaults(read_config(file)) : read_config(file);
     const Options stored = options;
     if (!flags.preset.empty()) apply(preset(flags.preset), options.model);
     CLI::App second("", "train");
@@ -174,6 +200,7 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments) {
         if (first.get_option("--stop-after")->count() == 0) options.stop_after = 0;
     }
     check(options);
+    if (coordcheck) check(command.coordcheck, options);
     return command;
 }
 
@@ -186,12 +213,18 @@ Command parse_command(int argc, const char* const* argv) {
     CLI::App app(
         "wobble: a GPT trainer that you can see inside.\n"
         "Usage: ./train [train] [flags] | ./train params [flags] | ./train sample RUN | ./train eval RUN | "
-        "./train bench\n",
+        "./train coordcheck [flags] | ./train bench\n",
         "./train");
     app.set_version_flag("--version", std::string(""));
     Options unused;
     TrainFlags train_flags;
     train_flags.add(app, unused);
+    CLI::App coordcheck("How sizes in the model follow width and depth, and what training makes of that.",
+                        "./train coordcheck");
+    Options few_steps = coordcheck_defaults();
+    TrainFlags coordcheck_flags;
+    coordcheck_flags.coordcheck = &command.coordcheck;
+    coordcheck_flags.add(coordcheck, few_steps);
 
     CLI::App sample("Continue a prompt with a trained model.", "./train sample");
     sample.add_option("RUN", command.run, "Directory of the run")->required();
@@ -236,22 +269,23 @@ Command parse_command(int argc, const char* const* argv) {
                     : word == "eval"  ? &evaluate
                     : word == "bench" ? &bench
                                       : nullptr;
-    const bool params = word == "params";
-    if (sub || params || word == "train") arguments.erase(arguments.begin());
+    const bool params = word == "params", checks = word == "coordcheck";
+    if (sub || params || checks || word == "train") arguments.erase(arguments.begin());
     else if (!word.empty() && word[0] != '-') {
-        throw UserError(
-            "'" + word +
-            "' is not a command; expected train, params, sample, eval or bench; --help lists the flags");
+        throw UserError("'" + word +
+                        "' is not a command; expected train, params, sample, eval, coordcheck or bench; "
+                        "--help lists the flags");
     }
     if (wants_help) {
         command.kind = Command::Kind::Help;
-        command.help = (sub ? sub : &app)->help();
+        command.help = (sub ? sub : checks ? &coordcheck : &app)->help();
         return command;
     }
     if (!sub) {
-        command = parse_train(app, arguments);
-        if (params) command.kind = Command::Kind::Params;
-        return command;
+        return parse_train(checks ? coordcheck : app, arguments,
+                           params   ? Command::Kind::Params
+                           : checks ? Command::Kind::CoordCheck
+                                    : Command::Kind::Train);
     }
 
     command.kind = sub == &sample     ? Command::Kind::Sample

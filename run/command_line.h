@@ -2,13 +2,14 @@
 #pragma once
 
 #include "bench/bench.h"
+#include "run/coordcheck.h"
 #include "run/options.h"
 
 namespace wobble {
 
 /// What was asked for on the command line.
 struct Command {
-    enum class Kind { Train, Params, Sample, Eval, Bench, Help, Version } kind = Kind::Train;
+    enum class Kind { Train, Params, Sample, Eval, Bench, CoordCheck, Help, Version } kind = Kind::Train;
     std::string help;  // for Help: the text to print
 
     Options options;
@@ -24,6 +25,7 @@ struct Command {
     uint64_t seed = 1;
     bool json = false;
     BenchOptions bench;
+    CoordCheckOptions coordcheck;
 };
 
 /// Reads the command line. With --config, and with --resume, the file's values come first and the flags given

@@ -35,13 +35,14 @@ void Landscape::remember_weights() {
     before_.assign(model_.weights(), model_.weights() + model_.table().buffer_size);
 }
 
-double Landscape::loss(const Batch& batch) {
+double Landscape::objective(const Batch& batch) {
     const int64_t T = model_.config().context, micro = sequences_ * T;
-    double loss = 0;
-    for (size_t at = 0; at < batch.inputs.size(); at += size_t(micro))
-        loss +=
-            model_.forward(context_, batch.inputs.data() + at, batch.targets.data() + at, sequences_, T, 0);
-    return loss / double(batch.valid_targets);
+    double objective = 0;
+    for (size_t at = 0; at < batch.inputs.size(); at += size_t(micro)) {
+        model_.forward(context_, batch.inputs.data() + at, batch.targets.data() + at, sequences_, T, 0);
+        objective += model_.objective();
+    }
+    return objective / double(batch.valid_targets);
 }
 
 void Landscape::gradient(const Batch& batch) {
@@ -53,18 +54,18 @@ void Landscape::gradient(const Batch& batch) {
     }
 }
 
-std::vector<MeasureRow> Landscape::critical_sharpness(const Batch& batch, double lr, double start_loss) {
+std::vector<MeasureRow> Landscape::critical_sharpness(const Batch& batch, double lr, double start) {
     const WeightsKept after(model_);
     float* w = model_.weights();
-    const auto loss_along = [&](double alpha) {
+    const auto objective_along = [&](double alpha) {
         for (size_t i = 0; i < before_.size(); ++i)
             w[i] = float(before_[i] + alpha * (double(after.weights()[i]) - double(before_[i])));
-        return loss(batch);
+        return objective(batch);
     };
-    CriticalOptions options{.start = last_alpha_, .start_loss = start_loss};
+    CriticalOptions options{.start = last_alpha_, .start_loss = start};
     // A loss is the float32 sum of a softmax and the mean of many: differences below this are rounding.
-    options.noise = 1e-7 * std::abs(start_loss);
-    const CriticalSharpness found = wobble::critical_sharpness(loss_along, lr, options);
+    options.noise = 1e-7 * std::abs(start);
+    const CriticalSharpness found = wobble::critical_sharpness(objective_along, lr, options);
     if (std::isfinite(found.alpha)) last_alpha_ = found.alpha;
     return {{"sharpness.critical", found.sharpness},
             {"sharpness.edge", 2 / lr},

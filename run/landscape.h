@@ -1,5 +1,5 @@
-// How the loss of one batch looks around the weights: along the last update, and in the steepest directions.
-// Every look puts the weights back as they were, to the bit.
+// How the objective of one batch looks around the weights: along the last update, and in the steepest
+// directions. Every look puts the weights back as they were, to the bit.
 #pragma once
 
 #include <vector>
@@ -19,13 +19,13 @@ class Landscape {
 
     /// Before an update: the weights that it starts from.
     void remember_weights();
-    /// Mean loss of the batch, in nats per token, at the weights as they are.
-    double loss(const Batch& batch);
+    /// Mean objective (see `Gpt::objective`) of the batch, per target, at the weights as they are.
+    double objective(const Batch& batch);
 
-    /// After the update from the remembered weights with learning rate `lr`, before which the batch had
-    /// `start_loss`: the critical sharpness, "sharpness.critical" (NaN when the loss did not come back up),
+    /// After the update from the remembered weights with learning rate `lr`, before which the batch had the
+    /// objective `start`: the critical sharpness, "sharpness.critical" (NaN when it did not come back up),
     /// beside "sharpness.edge" = 2 / lr.
-    std::vector<MeasureRow> critical_sharpness(const Batch& batch, double lr, double start_loss);
+    std::vector<MeasureRow> critical_sharpness(const Batch& batch, double lr, double start);
 
     /// The Hessian's largest eigenvalue, "hessian.largest", and that of P^-1/2 H P^-1/2 with Adam's P = √v̂ +
     /// ε, "hessian.preconditioned", beside its edge of stability. Overwrites the gradients. `v`, `bias2`: the

@@ -44,6 +44,34 @@ void Progress::say(const std::string& line) {
     std::fflush(stdout);
 }
 
+WorkProgress::WorkProgress(double work) : work_(work), live_(isatty(STDERR_FILENO)) {}
+
+std::string WorkProgress::line() const {
+    if (done_ <= 0) return part_;
+    const double spent = std::chrono::duration<double>(Clock::now() - begun_).count();
+    return part_ + ", " + duration(spent * (work_ - done_) / done_) + " left";
+}
+
+void WorkProgress::begin(const std::string& part) {
+    part_ = part, drawn_ = {};
+    if (live_) done(0);
+    else std::fprintf(stderr, "%s\n", line().c_str());
+}
+
+void WorkProgress::done(double work) {
+    done_ += work;
+    const auto now = Clock::now();
+    if (!live_ || now - drawn_ < std::chrono::milliseconds(100)) return;
+    drawn_ = now, shown_ = true;
+    std::fprintf(stderr, "\r%s\033[K", line().c_str());
+    std::fflush(stderr);
+}
+
+void WorkProgress::hide() {
+    if (shown_) std::fprintf(stderr, "\r\033[K");
+    shown_ = false;
+}
+
 double printable(double x) {
     return std::isnan(x) ? std::fabs(x) : x;
 }

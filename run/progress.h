@@ -30,6 +30,32 @@ class Progress {
     Clock::time_point shown_;
 };
 
+/// How far work of a known amount has come: a line on stderr that renews itself on a terminal, a line for
+/// each part elsewhere.
+class WorkProgress {
+  public:
+    /// `work`: of all parts, in any unit that takes the same time throughout.
+    explicit WorkProgress(double work);
+    ~WorkProgress() { hide(); }
+    WorkProgress(const WorkProgress&) = delete;
+    WorkProgress& operator=(const WorkProgress&) = delete;
+
+    void begin(const std::string& part);
+    /// So much more is done.
+    void done(double work);
+    /// Takes the live line away, so that other text can be written.
+    void hide();
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    std::string line() const;
+
+    double work_, done_ = 0;
+    bool live_, shown_ = false;
+    std::string part_;
+    Clock::time_point begun_ = Clock::now(), drawn_;
+};
+
 /// NaN without the sign that printf would show.
 double printable(double x);
 

@@ -11,8 +11,6 @@
 
 namespace wobble {
 
-namespace {
-
 Dataset open_training_data(const Options& o) {
     const double holdout = holdout_share(o);
     return Dataset::open(o.data, {.context = int(o.model.context),
@@ -21,8 +19,6 @@ Dataset open_training_data(const Options& o) {
                                   .holdout = holdout,
                                   .part = holdout > 0 ? Part::Train : Part::All});
 }
-
-}  // namespace
 
 Trainer::Trainer(const Options& options)
     : options_(options),
@@ -53,16 +49,18 @@ bool due(int64_t every, int64_t done) {
 double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer) {
     const int64_t micro = options_.batch * options_.model.context;
     const double scale = 1.0 / double(batch.valid_targets);
-    double loss = 0;
+    double loss = 0, objective = 0;
     for (int64_t i = 0; i < options_.accum; ++i) {
         loss += model_.forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
                                options_.batch, options_.model.context, scale);
+        objective += model_.objective();
         if (observer) observer->after_forward(i, batch, model_.losses());
         if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
         model_.backward(context_, i > 0);
         if (observer) observer->after_backward(context_, i, model_.gradients());
     }
     model_.weight_identities(context_);
+    objective_ = objective * scale;
     return loss * scale;
 }
 
@@ -88,7 +86,7 @@ StepRow Trainer::step() {
     }
     const bool finite = std::isfinite(loss) && report.nonfinite.empty();
     observation_ = observer_.end(context_, step_ + 1, batch_, report.grad_norm, finite);
-    if (report.applied && finite) look_around(observation_, lr, loss);
+    if (report.applied && finite) look_around(observation_, lr);
     if (report.applied || policy == OnNonfinite::Skip) {
         ++step_;
         tokens_ += batch_.valid_targets;
@@ -110,11 +108,12 @@ StepRow Trainer::step() {
 }
 
 /// Curvature, on the steps that it was asked for: extra passes over the step's batch after its update.
-void Trainer::look_around(Observation& seen, double lr, double loss) {
+void Trainer::look_around(Observation& seen, double lr) {
     const auto add = [&](std::vector<MeasureRow> rows) {
         for (MeasureRow& row : rows) seen.measures.push_back(std::move(row));
     };
-    if (due(options_.sharpness_every, step_) && lr > 0) add(landscape_.critical_sharpness(batch_, lr, loss));
+    if (due(options_.sharpness_every, step_) && lr > 0)
+        add(landscape_.critical_sharpness(batch_, lr, objective_));
     if (due(options_.hessian_every, step_) && lr > 0) {
         const double bias2 = 1 / (1 - std::pow(options_.beta2, double(step_ + 1)));
         add(landscape_.hessian(batch_, optimizer_.v(), bias2, adamw_settings(options_), lr));

@@ -20,6 +20,9 @@
 
 namespace wobble {
 
+/// The part of --data that is trained on.
+Dataset open_training_data(const Options& options);
+
 class Trainer {
   public:
     /// Opens the data and builds the model; nothing is written. UserError when they do not fit together.
@@ -53,7 +56,7 @@ class Trainer {
   private:
     double gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer);
     std::string find_origin();
-    void look_around(Observation& seen, double lr, double loss);
+    void look_around(Observation& seen, double lr);
     std::vector<TensorView> views(const std::string& prefix, const float* buffer) const;
 
     Options options_;
@@ -66,6 +69,7 @@ class Trainer {
     Observer observer_;
     Landscape landscape_;
     Batch batch_;
+    double objective_ = 0;  // what the last gradients were those of, per target
     Observation observation_;
     std::string origin_;
 

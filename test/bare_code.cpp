@@ -195,6 +195,7 @@ const char* const source = R"(
 #include "kernels/residual.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rotary.h"
+#include "kernels/softcap.h"
 #include "kernels/value_residual.h"
 namespace wobble {
 template <class Kernel>
@@ -212,7 +213,8 @@ void whole(Context& context, const Kernel& kernel) {
 ROWS(EmbeddingForward) ROWS(TokenEmbeddingBackward) ROWS(PositionEmbeddingBackward)
 ROWS(LayerNormForward) ROWS(LayerNormBackward) ROWS(LayerNormExamples)
 ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(ActivationBackward)
-ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
+ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(LogitSoftcap)
+ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
 ROWS(RMSNormExamples) ROWS(GatedForward) ROWS(GatedBackward)
 template void rows<ActivationForward<float, GeluExact>>(const ActivationForward<float, GeluExact>&, int64_t);
 template void rows<GatedBackward<float, GeluExact>>(const GatedBackward<float, GeluExact>&, int64_t);

@@ -120,8 +120,9 @@ struct Probed {
                                                 (p.role == Role::Matrix ? 0.4 : 0.3) * normal(generator);
         }
     }
-    double loss() {
-        return loss_weight * model.forward(context, tokens.data(), targets.data(), batch, length, 0);
+    double objective() {
+        model.forward(context, tokens.data(), targets.data(), batch, length, 0);
+        return loss_weight * model.objective();
     }
     void gradient() {
         model.forward(context, tokens.data(), targets.data(), batch, length, loss_weight);
@@ -132,7 +133,7 @@ struct Probed {
         const Activation a = model.config().activation;
         return a == Activation::Relu || a == Activation::ReluSquared ? 1e-6 : 1e-3;
     }
-    /// The derivative of the loss along `direction` in one tensor, by differences at steps h and h/2
+    /// The derivative of the objective along `direction` in one tensor, by differences at steps h and h/2
     /// extrapolated (Richardson), and how far the two are apart.
     std::pair<double, double> slope(const Parameter& p, const std::vector<double>& direction) {
         const double h = step();
@@ -140,7 +141,7 @@ struct Probed {
         const std::vector<double> kept(w, w + p.size);
         const auto at = [&](double step) {
             for (int64_t i = 0; i < p.size; ++i) w[i] = kept[size_t(i)] + step * direction[size_t(i)];
-            const double value = loss();
+            const double value = objective();
             std::copy(kept.begin(), kept.end(), w);
             return value;
         };
@@ -158,8 +159,8 @@ void expect_gradient(const ModelConfig& config, bool by_element) {
             gradient, gradient + p.size, [](double a, double b) { return std::abs(a) < std::abs(b); }));
         const auto expect = [&](const std::vector<double>& direction, double expected, double size) {
             const auto [slope, truncation] = probed.slope(p, direction);
-            // Differences lose what the loss is rounded by, over h; half the gap bounds what is left of the
-            // truncation.
+            // Differences lose what the objective is rounded by, over h; half the gap bounds what is left of
+            // the truncation.
             EXPECT_NEAR(slope, expected, 1e-8 * size + 0.5 * truncation + 1e-14 / probed.step()) << p.name;
         };
         if (by_element) {

@@ -43,11 +43,10 @@ struct Extent {
 /// A step of a two-layer model, the optimizer's included, always from the same weights.
 class Step {
   public:
-    Step(const Shape& shape, int threads)
+    Step(const Shape& shape, int threads, ModelConfig choices = {})
         : shape_(shape),
           context_(threads),
-          model_({.vocab = V, .context = shape.T, .layers = layers, .heads = heads, .channels = shape.C},
-                 shape.B, true),
+          model_(sized(choices, shape), shape.B, true),
           optimizer_(model_.table(), {}),
           examples_(size_t(shape.B)) {
         context_.least_parallel = 0;
@@ -133,6 +132,7 @@ class Step {
         if (kernel == "attention_backward") return {R * 3 * C, 3 * C};
         if (kernel == "activation_backward") return {R * F, flat_row};
         if (kernel == "softmax_cross_entropy") return channel == "gradient" ? Extent{R * V, V} : Extent{R, 1};
+        if (kernel == "logit_softcap") return {R * V, V};
         if (kernel == "position_embedding_backward") return {T * C, C};
         if (kernel == "token_embedding_backward") return {int64_t(tokens_seen().size()) * C, C};
         if (kernel == "column_totals") return {C, C};
@@ -148,6 +148,11 @@ class Step {
     }
 
   private:
+    static ModelConfig sized(ModelConfig config, const Shape& shape) {
+        config.vocab = V, config.context = shape.T, config.layers = layers, config.heads = heads;
+        config.channels = shape.C;
+        return config;
+    }
     int64_t rows() const { return shape_.B * shape_.T; }
     int64_t size() const { return model_.table().buffer_size; }
     std::set<int64_t> tokens_seen() const { return {tokens_.begin(), tokens_.end()}; }
@@ -206,8 +211,8 @@ std::set<std::pair<int64_t, int64_t>> place_inside(const Step& step, const Recor
 
 /// Observations that no later computation reads.
 bool is_kept(const Record& r) {
-    static const std::set<std::string> aside = {"kurtosis", "log_z", "max_logit", "mean_logit",
-                                                "top_probability"};
+    static const std::set<std::string> aside = {"kurtosis",   "log_z",           "max_logit",
+                                                "mean_logit", "top_probability", "objective"};
     return !aside.count(r.channel);
 }
 
@@ -274,6 +279,22 @@ TEST_P(InjectionInPhase, IsReportedInALargeModelToo) {
 INSTANTIATE_TEST_SUITE_P(Every, InjectionInPhase,
                          testing::Values(Phase::Forward, Phase::Backward, Phase::Update),
                          [](const auto& phase) { return std::string(phase_name(phase.param)); });
+
+// The cap and the classifier of a model that minimises more than its loss.
+TEST(Injection, IntoCappedLogitsAndTheObjectiveIsReportedThereFirst) {
+    Step step(small, 2, {.logit_softcap = 5, .z_loss = 1e-2, .label_smoothing = 0.1});
+    std::set<std::string> channels;
+    for (const Record& r : records_of(step, "moments")) {
+        if (r.kernel != std::string("logit_softcap") && r.site != "loss") continue;
+        channels.insert(r.channel);
+        ASSERT_EQ(r.moments().count, step.extent(r).n) << name_of(r);
+        for (const auto& [row, column] : places(step, r)) {
+            expect_reported(step, "moments", r, row, column, NAN);
+            EXPECT_EQ(step.finite(), !is_kept(r)) << name_of(r);
+        }
+    }
+    EXPECT_EQ(channels.size(), 8u);
+}
 
 // What only tier full computes, or a recorder asks for: nothing of the step depends on it.
 TEST(Injection, IntoWhatOnlyTierFullComputesIsReportedThereAlone) {

@@ -83,6 +83,7 @@ const std::vector<KernelCase>& kernel_cases() {
     static const std::vector<KernelCase> table = [] {
         std::vector<KernelCase> cases;
         add_row_cases(cases);
+        add_objective_cases(cases);
         add_layernorm_cases(cases);
         add_rmsnorm_cases(cases);
         add_norm_rule_cases(cases);

@@ -98,7 +98,8 @@ const std::vector<KernelCase>& kernel_cases();
 const KernelCase& kernel_case(const std::string& name);
 
 // What the table is made of, by kernel.
-void add_row_cases(std::vector<KernelCase>& table);  // embedding, classifier
+void add_row_cases(std::vector<KernelCase>& table);        // embedding, classifier
+void add_objective_cases(std::vector<KernelCase>& table);  // the classifier's options, capped logits
 void add_layernorm_cases(std::vector<KernelCase>& table);
 void add_rmsnorm_cases(std::vector<KernelCase>& table);
 void add_norm_rule_cases(std::vector<KernelCase>& table);  // norms by a rule: dynamic tanh
@@ -107,7 +108,7 @@ void add_attention_cases(std::vector<KernelCase>& table);  // attention, both te
 void add_attention_option_cases(std::vector<KernelCase>& table);
 void add_value_residual_cases(std::vector<KernelCase>& table);
 void add_rotary_cases(std::vector<KernelCase>& table);
-void add_head_norm_cases(std::vector<KernelCase>& table);  // norms of queries and keys
+void add_head_norm_cases(std::vector<KernelCase>& table);   // norms of queries and keys
 void add_flat_cases(std::vector<KernelCase>& table);        // tanh GELU, residual, AdamW, sums
 void add_activation_cases(std::vector<KernelCase>& table);  // the other activations, gated units
 void add_identity_cases(std::vector<KernelCase>& table);    // sums over parts of a matrix

@@ -49,17 +49,58 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("--on-nonfinite ignore", {"--on-nonfinite ignore", "skip"});
     refuses("--probes everything", {"--probes everything", "moments"});
     refuses("--probe-every 0", {"--probe-every is 0"});
-    refuses("trian", {"'trian' is not a command", "sample"});
+    refuses("trian", {"'trian' is not a command", "sample", "coordcheck"});
     refuses("--heads 3 --channels 128", {"--heads 3 does not divide --channels 128", "--heads 2"});
     refuses("--heads 0", {"--heads is 0"});
     refuses("--kv-heads 3", {"--kv-heads 3 does not divide --heads 4", "--kv-heads 2"});
     refuses("--kv-heads -1", {"--kv-heads is -1"});
     refuses("--value-residual 1", {"--value-residual is 1", "less than 1"});
     refuses("--preset gpt3", {"--preset gpt3 is unknown", "modern"});
+    refuses("--z-loss -1", {"--z-loss is -1", "0 for none"});
+    refuses("--z-loss inf", {"--z-loss is inf", "finite"});
+    refuses("--label-smoothing 1", {"--label-smoothing is 1", "less than 1"});
+    refuses("--label-smoothing nan", {"--label-smoothing is nan"});
+    refuses("--logit-softcap -30", {"--logit-softcap is -30", "0 for none"});
+    refuses("--attention-softcap nan", {"--attention-softcap is nan", "0 for none"});
     refuses("--val text:x", {"--val text:x", "NAME=SPEC"});
     refuses("--config nowhere.toml", {"nowhere.toml"});
     refuses("--resume nowhere", {"--resume nowhere", "no run"});
     refuses("sample nowhere", {"nowhere holds no run"});
+}
+
+TEST_F(Errors, InACoordinateCheckNameTheSizes) {
+    const auto refused = [&](const std::string& flags, const std::vector<std::string>& words) {
+        refuses("coordcheck " + flags, words);
+        EXPECT_FALSE(std::filesystem::exists(path("coordcheck.svg"))) << flags;
+    };
+    refused("--widths ''", {"--widths '' is empty", "64,128,256"});
+    refused("--widths 64,wide", {"--widths 64,wide holds 'wide'", "whole numbers"});
+    refused("--widths 64,-128", {"holds '-128'"});
+    refused("--widths 64,,128", {"holds ''"});
+    refused("--widths 64,128,", {"ends in a comma"});
+    refused("--widths 0,128", {"holds '0'"});
+    refused("--widths 128,64", {"--widths 128,64 does not ascend"});
+    refused("--widths 64,64", {"does not ascend"});
+    refused("--depths 4,2", {"--depths 4,2 does not ascend", "2,4,8"});
+    refused("--widths 64 --depths 2", {"--widths 64 and --depths 2", "a slope needs two"});
+    refused("--widths 64,80", {"--widths holds 80", "--head-size 32", "multiples"});
+    refused("--head-size 0", {"--head-size is 0"});
+    refused("--seeds 0", {"--seeds is 0", "1 to 30"});
+    refused("--seeds 31", {"--seeds is 31"});
+    refused("--mlp-width 100", {"--mlp-width is 100", "4C"});
+    refused("--channels 64", {"--channels is not a flag"});
+    refused("--resume nowhere", {"--resume is not a flag"});
+    refused("--width 64,128", {"--width is not a flag", "did you mean --widths?"});
+    refused("--out nowhere/a.svg", {"--out nowhere/a.svg", "no directory nowhere"});
+    refused("--json nowhere/a.json", {"--json nowhere/a.json", "no directory nowhere"});
+    refused("--data text:missing.txt", {"missing.txt"});
+    const Outcome o =
+        train("coordcheck --lr 9e5 --norm none --widths 8,16 --depths 1 --head-size 8 --batch 1 --context 4");
+    EXPECT_EQ(o.status, 2) << o.out << o.err;
+    EXPECT_NE(o.err.find("width 8, depth 1: step "), std::string::npos) << o.err;
+    EXPECT_NE(o.err.find(" is not finite; there are no sizes to compare; choose a smaller --lr"),
+              std::string::npos)
+        << o.err;
 }
 
 TEST_F(Errors, InDataNameTheFile) {

@@ -2,26 +2,28 @@ r"""Attention logits grow faster than the learning rate, unless queries and keys
 
     python3 bench/science/attention_logit_growth.py [--train PATH] [--threads N] [--seeds N] [--quick]
 
-Source: Wortsman et al. 2023, "Small-scale proxies for large-scale Transformer training instabilities", section
-3.1.1 (10 M parameters and more).
-Claim: the largest attention logit grows more than in proportion to the learning rate and, where it gets large,
-the loss suffers. With a layer norm of queries and keys (QK norm) logits are bounded, |q.k| / sqrt(D) <=
-sqrt(D) max|gain of q| max|gain of k|, and the loss depends much less on the learning rate.
+Source: Wortsman et al. 2023, "Small-scale proxies for large-scale Transformer training instabilities",
+section 3.1.1 (10 M parameters and more).
+
+Claim: the largest attention logit grows more than in proportion to the learning rate and, where it gets
+large, the loss suffers. With a layer norm of queries and keys (QK norm) logits are bounded, |q.k| / sqrt(D)
+<= sqrt(D) max|gain of q| max|gain of k|, and the loss depends much less on the learning rate.
 
 Set-up: pre norm, L 4, C 64, H 2 (D 32), T 64, 8 sequences a step, 400 steps, no biases, AdamW 0.9/0.95/1e-8,
-clipping at 1, warm-up of 40, cosine to a tenth, weight decay independent of the learning rate (1e-4 a step at
-its peak: --weight-decay 1e-4 / lr), learning rates 1e-3 to 1e-1. The paper's z-loss is left out. The largest
-|logit| of all heads at the last recorded step, from `heads`; gains from the last checkpoint.
+clipping at 1, warm-up of 40, cosine to a tenth, weight decay independent of the learning rate (1e-4 a step
+at its peak: --weight-decay 1e-4 / lr), learning rates 1e-3 to 1e-1. The paper's z-loss is left out. The
+largest |logit| of all heads at the last recorded step, from `heads`; gains from the last checkpoint.
 
-Expected: without QK norm, exponent of the logit in the learning rate above 1; with it, below 0.5 and every logit
-within the bound. The loss at the highest rate lower with QK norm, and so its sensitivity: mean over the rates of
-the held-out loss above the lowest of the rates.
+Expected: without QK norm, exponent of the logit in the learning rate above 1; with it, below 0.5 and every
+logit within the bound. The loss at the highest rate lower with QK norm, and so its sensitivity: mean over
+the rates of the held-out loss above the lowest of the rates.
 
-Found (3 seeds, King James Bible; four minutes on one thread): reproduced. Exponent without QK norm 1.87 ± 0.13
-(largest logit 5.6 at 1e-3, 92 at 1e-2, 24,000 at 1e-1), with it 0.33 ± 0.13 (5.4, 6.5, 26; no logit above 0.92 of
-its bound, which grows from 6 to 46 because gains grow). Loss at 1e-1 2.95 ± 0.24 without, 2.38 ± 0.02 with;
-sensitivity 0.30 ± 0.12 and 0.09 ± 0.07. At rates up to 1e-2 the two lose about the same: QK norm helps where the
-rate is too high, and there is no gain at the best rate. Nothing became non-finite even with logits of 24,000.
+Found (3 seeds, King James Bible; four minutes on one thread): reproduced. Exponent without QK norm 1.87 ±
+0.13 (largest logit 5.6 at 1e-3, 92 at 1e-2, 24,000 at 1e-1), with it 0.33 ± 0.13 (5.4, 6.5, 26; no logit
+above 0.92 of its bound, which grows from 6 to 46 because gains grow). Loss at 1e-1 2.95 ± 0.24 without, 2.38
+± 0.02 with; sensitivity 0.30 ± 0.12 and 0.09 ± 0.07. At rates up to 1e-2 the two lose about the same: QK
+norm helps where the rate is too high, and there is no gain at the best rate. Nothing became non-finite even
+with logits of 24,000.
 """
 
 import json
@@ -63,10 +65,9 @@ def main():
     for seed in experiment.seeds:
         for norm in ("none", "layernorm"):
             for rate in RATES:
-                run = experiment.train(f"QK norm {norm}, lr {rate:g}, seed {seed}", data=data, lr=rate, seed=seed,
-                                       warmup=experiment.steps // 10,
-                                       **SHARED, **{"qk-norm": norm, "weight-decay": 1e-4 / rate,
-                                                    "probe-every": experiment.steps - 1})
+                flags = {"qk-norm": norm, "weight-decay": 1e-4 / rate, "probe-every": experiment.steps - 1}
+                run = experiment.train(f"QK norm {norm}, lr {rate:g}, seed {seed}", **SHARED, **flags,
+                                       data=data, lr=rate, seed=seed, warmup=experiment.steps // 10)
                 logit.setdefault((norm, rate), []).append(run.rows(
                     "SELECT max(abs_logit) FROM heads WHERE step = (SELECT max(step) FROM heads)")[0][0])
                 loss.setdefault((norm, rate), []).append(run.final_loss())
@@ -100,13 +101,14 @@ def main():
     gap = Interval(a - b for a, b in zip(loss["none", RATES[-1]], loss["layernorm", RATES[-1]]))
     spared = Interval(a - b for a, b in zip(sensitivities("none"), sensitivities("layernorm")))
     experiment.finish([
-        Claim("without QK norm, exponent of the largest logit in the learning rate above 1", without.low > 1, without),
+        Claim("without QK norm, exponent of the largest logit in the learning rate above 1", without.low > 1,
+              without),
         Claim("with it, below 0.5", bounded.high < 0.5, bounded),
         Claim("with it, no logit above its bound (largest share of it)", margin <= 1, f"{margin:.2f}"),
         Claim("at the highest rate, loss without less loss with QK norm above 0", gap.low > 0, gap),
-        Claim("sensitivity of the loss to the rate larger without QK norm (difference above 0)", spared.low > 0,
-              f"{Interval(sensitivities('none'))} without, {Interval(sensitivities('layernorm'))} with, "
-              f"difference {spared}")])
+        Claim("sensitivity of the loss to the rate larger without QK norm (difference above 0)",
+              spared.low > 0, f"{Interval(sensitivities('none'))} without, "
+              f"{Interval(sensitivities('layernorm'))} with, difference {spared}")])
 
 
 if __name__ == "__main__":

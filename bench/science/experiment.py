@@ -1,13 +1,13 @@
-"""What the scripts of this directory share: train with given flags, read run.db, intervals over seeds, pictures.
+"""What the scripts here share: trainings with given flags, run.db, intervals over seeds, pictures.
 
-A script makes one Experiment from its docstring, says how many trainings there will be, and asks for them one
-after the other:
+A script makes one Experiment from its docstring, says how many trainings there will be, and asks for them
+one after the other:
 
-    experiment = Experiment(__doc__, runs=6, steps=300)
+    experiment = Experiment(__doc__, runs_per_seed=2, steps=300)
     run = experiment.train("pre norm, seed 1", **{"norm-placement": "pre", "seed": 1})
     experiment.finish([Claim("the loss falls", run.final_loss() < 2, "2.31")])
 
-Seeds: `--seed` sets both the initial weights and the order of the data, so that different seeds are independent
+`--seed` sets both the initial weights and the order of the data, so different seeds are independent
 trainings. An interval is the 95 % t-interval of the mean over seeds.
 """
 
@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SYNTHETIC = "synthetic:markov?order=1&vocab=64&seed=1"
 
 # The 97.5 % quantile of Student's t with 1, 2, 3 ... degrees of freedom.
-T_QUANTILE = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145]
+T_QUANTILE = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160]
 
 
 class Interval:
@@ -129,7 +129,7 @@ class Experiment:
         parser.add_argument("--seeds", type=int, default=3, help="independent trainings of each setting")
         parser.add_argument("--quick", action="store_true",
                             help="2 seeds and a quarter of the steps: does it work, not what does it find")
-        parser.add_argument("--data", metavar="SPEC", help="what to train on, in place of the choice made here")
+        parser.add_argument("--data", metavar="SPEC", help="what to train on, if not the usual")
         parser.add_argument("--runs", metavar="DIR", help="keep the run directories here")
         parser.add_argument("--picture", metavar="FILE", help="the SVG; else build/science/NAME.svg")
         self.arguments = parser.parse_args()
@@ -141,7 +141,7 @@ class Experiment:
         self.title = doc.strip().splitlines()[0]
         self.program = shutil.which(self.arguments.train)
         if not self.program:
-            parser.error(f"found no program {self.arguments.train}: run make, or give --train PATH")
+            parser.error(f"found no program {self.arguments.train}; run make, or give --train PATH")
         self.seeds = range(1, self.arguments.seeds + 1)
         self.steps = max(1, steps // 4) if self.arguments.quick else steps
         self.planned, self.done, self.began = runs_per_seed * len(self.seeds), 0, time.monotonic()
@@ -155,7 +155,7 @@ class Experiment:
         print(self.title, flush=True)
 
     def text(self):
-        """A SPEC of real text: the demo's King James Bible, where it is or can be made; else the synthetic source."""
+        """A SPEC of real text: the King James Bible, where it is or can be made; else synthetic data."""
         if self.arguments.data:
             spec, why = self.arguments.data, "as asked for"
         else:
@@ -175,7 +175,7 @@ class Experiment:
         bible = os.environ.get("BIBLE") or shutil.which("bible") or shutil.which("/usr/games/bible")
         if not is_bible(built) and bible:
             subprocess.run(["sh", ROOT / "data" / "make_demo_text.sh", made.parent], check=False,
-                           env={**os.environ, "BIBLE": bible}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                           env={**os.environ, "BIBLE": bible}, capture_output=True)
         for file in (built, made):
             if is_bible(file):
                 return f"text:{file}?split=%", "the King James Bible as bytes"
@@ -183,7 +183,7 @@ class Experiment:
                            "numbers differ from those written down")
 
     def train(self, label, **flags):
-        """Trains with these flags to the end and returns the Run. Leaves the script with status 1 when it broke."""
+        """Trains to the end with these flags and returns the Run. Exits with status 1 when it broke."""
         directory = self.directory / f"{self.name}-{re.sub('[^A-Za-z0-9.]+', '-', label)}"
         shutil.rmtree(directory, ignore_errors=True)
         flags = {"threads": self.arguments.threads, "steps": self.steps, "log-every": 1000000, "ring": 0,
@@ -195,7 +195,7 @@ class Experiment:
             else:
                 command += [f"--{flag}", str(value)]
         began = time.monotonic()
-        result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             print(f"{' '.join(command)}\nleft with status {result.returncode}: {result.stderr.strip()}")
             sys.exit(1)
@@ -213,12 +213,14 @@ class Experiment:
             shutil.rmtree(run.directory)
 
     def picture(self, panels):
-        """Writes the panels, each (title, x label, y label, log x, log y, {name: [(x, Interval)]}), side by side."""
+        """Writes panels, each (title, x label, y label, log x, log y, {name: [(x, Interval)]})."""
         file = pathlib.Path(self.arguments.picture or ROOT / "build" / "science" / f"{self.name}.svg")
         file.parent.mkdir(parents=True, exist_ok=True)
         width, height = 460, 350
-        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * len(panels)}" height="{height + 30}" '
-                 'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
+        parts = ['<svg xmlns="http://www.w3.org/2000/svg" '
+                 f'width="{width * len(panels)}" height="{height + 30}" font-family="sans-serif" '
+                 'font-size="11">'
+                 '<rect width="100%" height="100%" fill="white"/>'
                  f'<text x="12" y="20" font-size="14">{escape(self.title)}</text>']
         for i, panel in enumerate(panels):
             parts.append(f'<g transform="translate({i * width},30)">{draw_panel(width, height, *panel)}</g>')
@@ -230,13 +232,13 @@ class Experiment:
         print()
         for claim in claims:
             print(f"  {'yes' if claim.holds else 'NO '}  {claim.text}: {claim.found}")
-        print(f"\n{time.monotonic() - self.began:.0f} s, {len(self.seeds)} seeds; ± is the 95 % t-interval over seeds"
+        print(f"\n{time.monotonic() - self.began:.0f} s, {len(self.seeds)} seeds; ± is the 95 % t-interval"
               + (". Quick: too short to judge the finding" if self.arguments.quick else ""))
         missing = [f"{claim.text} ({claim.missing})" for claim in claims if not claim.holds]
         print("did not reproduce: " + "; ".join(missing) if missing else "reproduced", flush=True)
 
 
-# ------------------------------------------------------------------------------------------------- the picture
+# ---------------------------------------------------------------------------------------- the picture
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"]
 
 
@@ -251,7 +253,8 @@ def ticks(low, high, log):
         powers = [10.0 ** e for e in range(first, last + 1, max(1, (last - first) // 5))]
         if len(powers) > 1:
             return powers
-        return [m * 10.0 ** e for e in range(first - 1, last + 2) for m in (1, 2, 5) if low <= m * 10.0 ** e <= high]
+        finer = [m * 10.0 ** e for e in range(first - 1, last + 2) for m in (1, 2, 5)]
+        return [value for value in finer if low <= value <= high]
     raw = (high - low) / 5
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= raw)
@@ -259,7 +262,7 @@ def ticks(low, high, log):
 
 
 def draw_panel(width, height, title, x_label, y_label, log_x, log_y, series):
-    """One pair of axes; each line is a mean over seeds, its band the interval, on a logarithmic axis of logarithms."""
+    """One pair of axes; lines are means over seeds, bands intervals (logarithmic axis: of logarithms)."""
     left, right, top, bottom = 60, 12, 24, 58
     series = {name: [(x, y.of_logarithms() if log_y else y) for x, y in line if math.isfinite(y.mean)]
               for name, line in series.items()}
@@ -293,23 +296,26 @@ def draw_panel(width, height, title, x_label, y_label, log_x, log_y, series):
     out = [f'<text x="{left}" y="{top - 8}" font-weight="bold">{escape(title)}</text>',
            f'<rect x="{left}" y="{top}" width="{width - left - right}" height="{height - top - bottom}" '
            'fill="none" stroke="#888"/>',
-           f'<text x="{(left + width - right) / 2}" y="{height - 26}" text-anchor="middle">{escape(x_label)}</text>',
+           f'<text x="{(left + width - right) / 2}" y="{height - 26}" text-anchor="middle">'
+           f'{escape(x_label)}</text>',
            f'<text transform="translate(14,{(top + height - bottom) / 2}) rotate(-90)" text-anchor="middle">'
            f'{escape(y_label)}</text>']
     for x in ticks(x_low, x_high, log_x):
-        out.append(f'<line x1="{at_x(x):.1f}" x2="{at_x(x):.1f}" y1="{top}" y2="{height - bottom}" stroke="#eee"/>'
+        out.append(f'<path d="M{at_x(x):.1f},{top} V{height - bottom}" stroke="#eee"/>'
                    f'<text x="{at_x(x):.1f}" y="{height - bottom + 15}" text-anchor="middle">{x:.6g}</text>')
     for y in ticks(y_low, y_high, log_y):
-        out.append(f'<line x1="{left}" x2="{width - right}" y1="{at_y(y):.1f}" y2="{at_y(y):.1f}" stroke="#eee"/>'
+        out.append(f'<path d="M{left},{at_y(y):.1f} H{width - right}" stroke="#eee"/>'
                    f'<text x="{left - 5}" y="{at_y(y) + 4:.1f}" text-anchor="end">{y:.6g}</text>')
     for i, (name, line) in enumerate(series.items()):
         colour = COLOURS[i % len(COLOURS)]
-        band = [(at_x(x), at_y(y.high)) for x, y in line] + [(at_x(x), at_y(y.low)) for x, y in reversed(line)]
+        band = [(at_x(x), at_y(y.high)) for x, y in line]
+        band += [(at_x(x), at_y(y.low)) for x, y in reversed(line)]
         out.append(f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in band)}" fill="{colour}" '
                    'fill-opacity="0.18"/>')
         path = " ".join(f"{at_x(x):.1f},{at_y(y.mean):.1f}" for x, y in line)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        out += [f'<circle cx="{at_x(x):.1f}" cy="{at_y(y.mean):.1f}" r="2.2" fill="{colour}"/>' for x, y in line]
+        out += [f'<circle cx="{at_x(x):.1f}" cy="{at_y(y.mean):.1f}" r="2.2" fill="{colour}"/>'
+                for x, y in line]
     x = left
     for i, name in enumerate(series):
         out.append(f'<line x1="{x:.0f}" x2="{x + 16:.0f}" y1="{height - 8}" y2="{height - 8}" '

@@ -27,7 +27,7 @@ that 1/sqrt(L) shows. With GPT-2's start neither end depends on L, and last over
 at L 12.
 """
 
-from experiment import SYNTHETIC, Claim, Experiment, Interval, exponent, print_table
+from experiment import Claim, Experiment, Interval, exponent, print_table
 
 DEPTHS = (6, 12, 24)
 SHARED = {"heads": 4, "channels": 128, "context": 64, "batch": 16, "warmup": 0, "eval-sequences": 8,
@@ -40,7 +40,7 @@ ARMS = {"post": {"norm-placement": "post", **PAPER}, "pre": {"norm-placement": "
 
 def main():
     experiment = Experiment(__doc__, runs_per_seed=len(ARMS) * len(DEPTHS), steps=1)
-    data = experiment.arguments.data or SYNTHETIC
+    data = experiment.arguments.data or "synthetic:markov?order=1&vocab=64&seed=1"
     gradients = {}  # arm, L: of each seed, RMS by layer
     for seed in experiment.seeds:
         for arm, flags in ARMS.items():

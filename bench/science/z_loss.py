@@ -14,10 +14,10 @@ C 64, H 2, T 64, 8 sequences a step, 1000 steps, AdamW 0.9/0.95, warm-up of 100,
 rates 1e-2 and 3e-2; c 0, 1e-4 and 1e-3. RMS of log Z over the tokens of a step, and the mean logit, from
 `stats`, site `loss`. Held-out loss is that of the data alone, without the z-loss.
 
-Expected: without z-loss the mean logit goes on falling, and log Z ends with an RMS above 1. With c = 1e-4
-log Z ends with less than half the RMS of c = 0, and below 1. The held-out loss is no higher than without
-(interval of the difference not above 0), and, as the paper found where training diverged, lower (interval
-below 0).
+Expected: without z-loss, in the second half of training the mean logit goes on falling, and log Z goes on
+drifting away from 0. With c = 1e-4 log Z ends with less than half the RMS of c = 0, and below 1. The
+held-out loss is no higher than without (interval of the difference not above 0), and, as the paper found
+where training diverged, lower (interval below 0).
 """
 
 from experiment import Claim, Experiment, Interval, print_table
@@ -75,14 +75,17 @@ def main():
     def at(measure):
         return {f"lr {rate:g}": measure(rate) for rate in RATES}
 
-    fall = at(lambda r: Interval(course[-1][1] - course[len(course) // 2][1] for course in mean_logit[r, 0]))
+    def second_half(courses):
+        return at(lambda r: Interval(course[-1][1] - course[len(course) // 2][1] for course in courses[r, 0]))
+
+    fall, drift = second_half(mean_logit), second_half(log_z)
     share = at(lambda r: Interval(a[-1][1] / b[-1][1] for a, b in zip(log_z[r, 1e-4], log_z[r, 0])))
     extra = at(lambda r: Interval(a - b for a, b in zip(loss[r, 1e-4], loss[r, 0])))
     experiment.finish([
         Claim.at_each("c = 0: the mean logit goes on falling (change in the second half of training below 0)",
                       lambda x: x.high < 0, fall),
-        Claim.at_each("c = 0: RMS of log Z above 1 at the end", lambda x: x.low > 1,
-                      at(lambda r: end(log_z, (r, 0)))),
+        Claim.at_each("c = 0: log Z goes on drifting away from 0 (likewise, of its RMS, above 0)",
+                      lambda x: x.low > 0, drift),
         Claim.at_each("c = 1e-4: RMS of log Z less than half of that with c = 0 (ratio)",
                       lambda x: x.high < 0.5, share),
         Claim.at_each("c = 1e-4: and below 1", lambda x: x.high < 1, at(lambda r: end(log_z, (r, 1e-4)))),

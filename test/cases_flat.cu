@@ -5,6 +5,7 @@
 #include "kernels/adamw.h"
 #include "kernels/reduce.h"
 #include "kernels/residual.h"
+#include "kernels/round.h"
 #include "probes/launch.h"
 #include "test/naive.h"
 
@@ -117,6 +118,25 @@ KernelCase residual(int64_t n, bool in_place, double scale = 1) {
         for (double& value : write) value *= scale;
         return {write, any_of(given, {"x", "y"}), 1};
     };
+    return c;
+}
+
+KernelCase round_weights(int64_t n) {
+    KernelCase c;
+    c.name = label("round_weights", "n", n);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("master", random_values(seed + "master", n), Kind::Sum), out("weight", n)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n),
+               RoundWeights<E>{
+                   .master = at.get<Accumulator<E>>("master"), .weight = at.get<E>("weight"), .n = n},
+               {"case"});
+    });
+    set_naive(c, [](const Named& given, auto) -> Named { return {{"weight", given.at("master")}}; });
+    c.reference = c.naive_float64;
+    c.observed = {sees("output", "weight")};
     return c;
 }
 
@@ -397,6 +417,7 @@ void add_flat_cases(std::vector<KernelCase>& table) {
         table.push_back(residual(n, false));
         table.push_back(residual(n, true));
         table.push_back(residual(n, n > 15, 0.75));
+        table.push_back(round_weights(n));
         table.push_back(scale(n, n > 15));
         table.push_back(squared_sum(n));
         table.push_back(squared_change(n));

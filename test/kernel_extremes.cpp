@@ -93,7 +93,7 @@ class SmallKernels : public KernelTest {
 };
 
 TEST_P(SmallKernels, NeverHideNanOrInfinity) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         for (double poison :
              {std::numeric_limits<double>::quiet_NaN(), double(INFINITY), -double(INFINITY)}) {
             SCOPED_TRACE(std::string(name_of(precision)) + ", an input of " + std::to_string(poison));
@@ -128,7 +128,7 @@ TEST_P(SmallKernels, NeverHideNanOrInfinity) {
 // Their coordinates in a kernel's calls of its probe are those of the matrix in memory.
 TEST_P(SmallKernels, KeepTheRowsThatAreSampled) {
     if (kernel.matrix.empty()) return;
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         const auto operands = kernel.operands();
         Recorder recorder{ProbePlan("full"), "*"};
         const Values matrix = run(operands, precision, 3, &recorder).values().at(kernel.matrix);
@@ -159,7 +159,7 @@ TEST_P(SmallKernels, AreRightForZerosTinyAndHugeInputs) {
         for (size_t i = 0; i < x.size(); i += 2) x[i] = -0.0;
         return x;
     };
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         SCOPED_TRACE(name_of(precision));
         // Logits that are larger still would be known to less than 1, and probabilities not at all.
         const double huge = kernel.name.starts_with("attention") ? 1e3 : 1e9;

@@ -102,7 +102,7 @@ void expect_columns(const KernelCase& kernel, const wobble::Observation& seen, c
 }
 
 TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         SCOPED_TRACE(name_of(precision));
         const auto operands = kernel.operands();
         const Buffers bare = run(operands, precision, 1);
@@ -127,7 +127,7 @@ TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
 TEST_P(WatchedKernels, ShowTheSameTalliesForEveryNumberOfThreads) {
     if (!kernel.sums && !kernel.identities && !kernel.heads && !kernel.pair) return;
     const auto operands = kernel.operands();
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         const auto numbers = [&](int threads) {
             Recorder recorder{ProbePlan("full")};
             const Named before = Buffers(operands, precision).inputs();
@@ -174,7 +174,7 @@ class KernelsWithIdentities : public WatchedKernels {};
 // A gradient that was made of a wrong mean, output or inverse deviation is a wrong one, and shows: the
 // residuals are as large as the formulas say, not as rounding would have it.
 TEST_P(KernelsWithIdentities, ShowAWrongOperandInTheirResiduals) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         for (const std::string& name : kernel.breaks) {
             SCOPED_TRACE(std::string(name_of(precision)) + ", " + name + " off by a thousandth");
             std::vector<Operand> operands = kernel.operands();
@@ -219,7 +219,7 @@ class KernelsWithFaults : public WatchedKernels {
 };
 
 TEST_P(KernelsWithFaults, AreSeenFirstWhereTheFaultIs) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision) {
         Recorder healthy{ProbePlan("moments")};
         const auto operands = kernel.operands();
         const Buffers bare = run(operands, precision, 1, &healthy);

@@ -13,14 +13,18 @@
 namespace wobble::test {
 
 constexpr Precision precisions[] = {Precision::Float32, Precision::Float64};
+constexpr Precision every_precision[] = {Precision::Bfloat16, Precision::Float32, Precision::Float64};
 
 inline const char* name_of(Precision precision) {
-    return precision == Precision::Float32 ? "float32" : "float64";
+    return precision == Precision::Bfloat16  ? "bfloat16"
+           : precision == Precision::Float32 ? "float32"
+                                             : "float64";
 }
 
-/// Half the distance from 1 to the next number: the largest relative error of one rounding.
+/// Half the distance from 1 to the next number in which sums are made: the largest relative error of one
+/// rounding.
 inline double unit_roundoff(Precision precision) {
-    return precision == Precision::Float32 ? 0x1p-24 : 0x1p-53;
+    return precision == Precision::Float64 ? 0x1p-53 : 0x1p-24;
 }
 
 class KernelTest : public testing::TestWithParam<const KernelCase*> {

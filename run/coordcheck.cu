@@ -127,8 +127,6 @@ class Subject {
         initialise(model_.table(), seed, model_.weights());
     }
 
-    const Gpt<float>& model() const { return model_; }
-
     /// The sites of a forward, in its order: of the last block alone, or as the mean over blocks.
     std::vector<SiteSize> look(bool last_block) {
         // Full, for the sampled rows: a change is the difference of values and no function of moments.

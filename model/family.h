@@ -38,9 +38,10 @@ void for_each_choice(Config& c, Visit&& visit) {
           "reordered x + N(f(x))",
           "Radford et al. 2019; Vaswani et al. 2017; Kim et al. 2025; OLMo 2, 2025",
           Others{"post", "peri", "reordered"});
-    visit("norm-epsilon", c.norm_epsilon, "Added to the variance or mean square", "", Others{"0.01"});
+    visit("norm-epsilon", c.norm_epsilon, "Added to the variance or mean square; dyt has none", "",
+          Others{"0.01"});
     visit("norm-gain", c.norm_gain, "Norms multiply by a gain that is learned", "", Others{"false"});
-    visit("norm-bias", c.norm_bias, "Layer norms add a bias that is learned", "", Others{"false"});
+    visit("norm-bias", c.norm_bias, "Layer norm and dyt add a bias that is learned", "", Others{"false"});
     visit("zero-centred-gain", c.zero_centred_gain,
           "The gain is 1 + weight and starts from weight 0, towards which decay pulls", "Shoeybi et al. 2019",
           Others{"true"});

@@ -128,8 +128,6 @@ class Subject {
         model_->weights_changed(context_);
     }
 
-    const Model<float>& model() const { return *model_; }
-
     /// The sites of a forward, in its order: of the last block alone, or as the mean over blocks.
     std::vector<SiteSize> look(bool last_block) {
         // Full, for the sampled rows: a change is the difference of values and no function of moments.

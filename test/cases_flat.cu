@@ -96,7 +96,7 @@ KernelCase residual(int64_t n, bool in_place, double scale = 1) {
                            .branch = at.get<E>("branch"),
                            .y = at.get<E>("y"),
                            .n = n,
-                           .scale = E(scale)},
+                           .scale = Accumulator<E>(scale)},
                {"case"});
     });
     const auto sum = [=](const Named& given, auto zero) -> Named {
@@ -151,7 +151,7 @@ KernelCase scale(int64_t n, bool in_place) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         launch(context, flat_rows(n),
-               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"), .y = at.get<E>("y"), .n = n, .factor = E(-1.5)},
+               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"), .y = at.get<E>("y"), .n = n, .factor = Accumulator<E>(-1.5)},
                {"case"});
     });
     const auto scaled = [](const Named& given, auto zero) -> Named {

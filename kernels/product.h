@@ -381,7 +381,7 @@ struct Product {
                 bool last, Probe& probe) const {
         const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
         const int64_t columns = std::min<int64_t>(Shape::NR, n - j0);
-        alignas(64) T branch[Shape::MR * Shape::NR];  // what is added to the residual, kept for a probe
+        alignas(64) A branch[Shape::MR * Shape::NR];  // what is added to the residual, kept for a probe
         if (columns == Shape::NR) {
             for (int64_t i = 0; i < rows; ++i) {
                 UNROLL for (int h = 0; h < 2; ++h) {
@@ -414,7 +414,7 @@ struct Product {
 
     template <int N, class Probe>
     HOST void finish_pack(Pack<A, N> value, [[maybe_unused]] A* partial, int64_t row, At<N> at,
-                          bool continued, bool last, [[maybe_unused]] T* branch, Probe& probe) const {
+                          bool continued, bool last, [[maybe_unused]] A* branch, Probe& probe) const {
         Out* out = c + row * n;
         const bool adds_first = in_place();
         if (continued) value = value + load(partial + row * n, at);

@@ -183,9 +183,9 @@ class BlockProbe {
         return value;
     }
     CALLS_HOST_CODE
-    template <class S>
-    HD void pair(const S* branch, int64_t stride, const S* beside, int64_t beside_stride, int64_t columns,
-                 int64_t rows, A factor = 1) {
+    template <class Branch, class Beside>
+    HD void pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
+                 int64_t columns, int64_t rows, A factor = 1) {
         if (!add_pair<A>(branch, stride, beside, beside_stride, columns, rows, factor))
             add_pair<double>(branch, stride, beside, beside_stride, columns, rows, factor);
     }
@@ -210,8 +210,8 @@ class BlockProbe {
     };
 
     /// Adds up products in S. Returns false, with nothing added, where S might not hold the squares.
-    template <class S, class Stored>
-    bool add_pair(const Stored* branch, int64_t stride, const Stored* beside, int64_t beside_stride,
+    template <class S, class Branch, class Beside>
+    bool add_pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
                   int64_t columns, int64_t rows, A factor) {
         Sum<Lane, S> dot, squares, beside_squares;
         for (int64_t r = 0; r < rows; ++r) {
@@ -320,9 +320,9 @@ struct LaneProbe {
     }
     template <class T>
     HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
-    template <class S>
-    HD void pair(const S* branch, int64_t stride, const S* beside, int64_t beside_stride, int64_t columns,
-                 int64_t rows, A factor = 1) {
+    template <class Branch, class Beside>
+    HD void pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
+                 int64_t columns, int64_t rows, A factor = 1) {
         for (int64_t r = 0; r < rows; ++r) {
             for (int64_t c = 0; c < columns; ++c) {
                 const double v = double(A(branch[r * stride + c])) * double(factor),

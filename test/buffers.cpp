@@ -1,5 +1,6 @@
 #include "test/buffers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -10,16 +11,16 @@ namespace {
 /// Fills `bytes` with 32-bit words that are NaN as float32, and in pairs as float64, and are out of range as
 /// an index. Their upper halves are NaN as bfloat16.
 void fill(char* to, int64_t bytes, uint32_t pattern) {
-    for (int64_t i = 0; i < bytes / 4; ++i) {
-        const uint32_t word = pattern | uint32_t(i & 0xff);
-        std::memcpy(to + 4 * i, &word, 4);
+    for (int64_t i = 0; i < bytes; i += 4) {
+        const uint32_t word = pattern | uint32_t(i / 4 & 0xff);
+        std::memcpy(to + i, &word, size_t(std::min<int64_t>(4, bytes - i)));
     }
 }
 
 bool filled(const char* at, int64_t bytes, uint32_t pattern) {
-    for (int64_t i = 0; i < bytes / 4; ++i) {
-        const uint32_t word = pattern | uint32_t(i & 0xff);
-        if (std::memcmp(at + 4 * i, &word, 4) != 0) return false;
+    for (int64_t i = 0; i < bytes; i += 4) {
+        const uint32_t word = pattern | uint32_t(i / 4 & 0xff);
+        if (std::memcmp(at + i, &word, size_t(std::min<int64_t>(4, bytes - i))) != 0) return false;
     }
     return true;
 }
@@ -43,7 +44,9 @@ Buffers::Buffers(const std::vector<Operand>& operands, Precision precision) {
         const char type = operand.kind == Kind::Index ? 'i' : wide ? 'd' : narrow ? 'h' : 'f';
         Buffer buffer{.operand = operand,
                       .type = type,
-                      .width = type == 'd' ? 8 : type == 'h' ? 2 : 4,
+                      .width = type == 'd'   ? 8
+                               : type == 'h' ? 2
+                                             : 4,
                       .pattern = 0x7ff80000u | uint32_t(buffers_.size() + 1) << 8,
                       .memory = {}};
         const int64_t bytes = buffer.bytes() + 2 * guard * buffer.width;

@@ -151,7 +151,10 @@ KernelCase scale(int64_t n, bool in_place) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         launch(context, flat_rows(n),
-               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"), .y = at.get<E>("y"), .n = n, .factor = Accumulator<E>(-1.5)},
+               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"),
+                        .y = at.get<E>("y"),
+                        .n = n,
+                        .factor = Accumulator<E>(-1.5)},
                {"case"});
     });
     const auto scaled = [](const Named& given, auto zero) -> Named {
@@ -275,6 +278,7 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
                         .initial = at.get<E>("initial")},
                {"case"});
     });
+    c.run_bfloat16 = nullptr;  // master weights are float32
     const auto clipped = [=](const Named& given) {
         return each(given.at("gradient"), [=](double g) { return g * clip; });
     };

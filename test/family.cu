@@ -312,7 +312,7 @@ TEST(Family, PresetsAreTheFlagsThatTheyName) {
 }
 
 /// In bfloat16, at weights that it holds exactly, the gradient is float64's but for rounding, and so are the
-/// identities. A dozen roundings of 2^-9 lie one after the other, and differences of logits make them larger.
+/// identities. A dozen roundings of 2^-8 lie one after the other, and differences of logits make them larger.
 TEST(Family, Bfloat16IsNearFloat64ForEveryChoice) {
     double worst = 0;
     for_each_model(false, [&](const ModelConfig& config) {

@@ -54,7 +54,8 @@ struct ObservedPair {
 struct KernelCase {
     std::string name;  // kernel/shape
     std::function<std::vector<Operand>()> operands;
-    std::function<void(Context&, Buffers&)> run_bfloat16, run_float32, run_float64;
+    std::function<void(Context&, Buffers&)> run_bfloat16, run_float32,
+        run_float64;  // the first may be missing
 
     /// Outputs by operand name, from the operands that the kernel reads (as they are after rounding to its
     /// precision). An entry "|x|" is the scale of output x, for outputs that are small differences of larger
@@ -119,6 +120,15 @@ void add_activation_cases(std::vector<KernelCase>& table);  // the other activat
 void add_identity_cases(std::vector<KernelCase>& table);    // sums over parts of a matrix
 
 // ------------------------------------------------------------------------------------- writing a case
+/// While one lives, `random_values` gives numbers that bfloat16 holds exactly: what a case works out of them
+/// for a kernel to read then belongs to what the kernel reads.
+class NarrowInputs {
+  public:
+    explicit NarrowInputs(bool narrow);
+    ~NarrowInputs();
+    NarrowInputs(const NarrowInputs&) = delete;
+    NarrowInputs& operator=(const NarrowInputs&) = delete;
+};
 /// n numbers, roughly normal, that float32 holds exactly; the same for the same seed.
 Values random_values(const std::string& seed, int64_t n, double deviation = 1, double mean = 0);
 /// n integers in [0, below).

@@ -163,19 +163,19 @@ void pack_for_tile(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64
 namespace detail {
 
 /// s + a · b for pairs of bfloat16 in 32 bits.
-template <class Sums, class Pairs>
-HOST void add_pairs(Sums& s, const Pairs& a, const Pairs& b) {
+template <int N, class Sums = typename HostVector<float, N>::type,
+          class Pairs = typename HostVector<int32_t, N>::type>
+HOST Sums with_pairs(Sums s, Pairs a, Pairs b) {
 #if defined(__AVX512BF16__)
     asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
+    return s;
 #else
-    constexpr int N = int(sizeof(Sums) / 4);
     const Pairs even_a = a << 16, even_b = b << 16, odd_a = a & int32_t(0xffff0000),
                 odd_b = b & int32_t(0xffff0000);
     Sums x[4];
     std::memcpy(x, &odd_a, sizeof s), std::memcpy(x + 1, &odd_b, sizeof s);
     std::memcpy(x + 2, &even_a, sizeof s), std::memcpy(x + 3, &even_b, sizeof s);
-    s = fused_vectors<float, N>(x[0], x[1], s);
-    s = fused_vectors<float, N>(x[2], x[3], s);
+    return fused_vectors<float, N>(x[2], x[3], fused_vectors<float, N>(x[0], x[1], s));
 #endif
 }
 
@@ -197,8 +197,8 @@ HOST void multiply_panels(int64_t depth, const bf16* __restrict a, const bf16* _
             int32_t pair;
             std::memcpy(&pair, a + 2 * i, sizeof pair);
             const Pairs scalar = pair - Pairs{};
-            detail::add_pairs(s[i][0], scalar, low);
-            detail::add_pairs(s[i][1], scalar, high);
+            s[i][0] = detail::with_pairs<width>(s[i][0], scalar, low);
+            s[i][1] = detail::with_pairs<width>(s[i][1], scalar, high);
         }
         a += 2 * MR;
         b += 4 * width;

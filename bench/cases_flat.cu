@@ -5,6 +5,7 @@
 #include "kernels/adamw.h"
 #include "kernels/reduce.h"
 #include "kernels/residual.h"
+#include "kernels/round.h"
 
 namespace wobble::bench {
 
@@ -85,6 +86,17 @@ KernelCase scale() {
                      [=](Operands& operands) {
                          return Scale<E>{
                              .x = operands.normal<E>(n), .y = operands.room<E>(n), .n = n, .factor = E(0.5)};
+                     });
+}
+
+template <class E>
+KernelCase round_weights() {
+    const int64_t n = rows * C;
+    return over_rows("", dimensions({rows, C}), {.bytes = double(n) * (sizeof(E) + sizeof(Accumulator<E>))},
+                     flat_rows(n), [=](Operands& operands) {
+                         return RoundWeights<E>{.master = operands.normal<Accumulator<E>>(n, 0.02),
+                                                .weight = operands.room<E>(n),
+                                                .n = n};
                      });
 }
 
@@ -193,15 +205,21 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(scale<E>());
     table.push_back(column_sum<E>());
     table.push_back(sum_chunks<E>());
-    table.push_back(squared_sum<E>());
-    table.push_back(squared_change<E>());
-    table.push_back(adamw<E>());
+    // The optimizer's operands are float32 in either.
+    if constexpr (std::is_same_v<E, Accumulator<E>>) {
+        table.push_back(squared_sum<E>());
+        table.push_back(squared_change<E>());
+        table.push_back(adamw<E>());
+    } else {
+        table.push_back(round_weights<E>());
+    }
 }
 
 }  // namespace
 
 void add_flat_cases(std::vector<KernelCase>& table) {
     add<float>(table);
+    add<bf16>(table);
 }
 
 }  // namespace wobble::bench

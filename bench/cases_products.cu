@@ -15,18 +15,18 @@ struct Fused {
     bool bias = false, gelu = false, residual = false, accumulate = false;
 };
 
-template <class E>
+template <class E, class Out = E>
 KernelCase product(const char* role, int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b,
                    Fused fused = {}) {
-    const double read = double(m * k + k * n), written = double(m * n * (fused.gelu ? 2 : 1));
-    const double also_read = double(m * n * (int(fused.residual) + int(fused.accumulate)));
-    const Cost cost{.bytes = (read + also_read + written) * sizeof(E),
+    const double elements = double(m * k + k * n + m * n * (int(fused.gelu) + int(fused.residual)));
+    const double results = double(m * n * (1 + int(fused.accumulate)));
+    const Cost cost{.bytes = elements * sizeof(E) + results * sizeof(Out),
                     .flops = 2.0 * double(m) * double(n) * double(k)};
     return as_a_whole(role, dimensions({m, n, k}), cost, [=](Operands& operands) {
-        Product<E> p;
+        Product<E, Out> p;
         p.a = operands.normal<E>(m * k);
         p.b = operands.normal<E>(k * n, 1 / std::sqrt(double(k)));
-        p.c = fused.accumulate ? operands.sums<E>(m * n) : operands.room<E>(m * n);
+        p.c = fused.accumulate ? operands.sums<Out>(m * n) : operands.room<Out>(m * n);
         p.m = m, p.n = n, p.k = k, p.transpose_a = transpose_a, p.transpose_b = transpose_b;
         p.accumulate = fused.accumulate;
         if (fused.bias) p.bias = operands.normal<E>(n, 0.1);
@@ -49,14 +49,15 @@ void add(std::vector<KernelCase>& table) {
     table.push_back(product<E>("head", rows, V, C, false, true));
     // dx = dy Wᵀ, dW = xᵀ dy
     table.push_back(product<E>("mlp.fc.dx", rows, C, F, false, true));
-    table.push_back(product<E>("mlp.fc.dw", C, F, rows, true, false));
-    table.push_back(product<E>("mlp.fc.dw+=", C, F, rows, true, false, {.accumulate = true}));
+    table.push_back(product<E, Accumulator<E>>("mlp.fc.dw", C, F, rows, true, false));
+    table.push_back(product<E, Accumulator<E>>("mlp.fc.dw+=", C, F, rows, true, false, {.accumulate = true}));
 }
 
 }  // namespace
 
 void add_product_cases(std::vector<KernelCase>& table) {
     add<float>(table);
+    add<bf16>(table);
 }
 
 }  // namespace wobble::bench

@@ -360,6 +360,7 @@ void add(std::vector<KernelCase>& table) {
 
 void add_row_cases(std::vector<KernelCase>& table) {
     add<float>(table);
+    add<bf16>(table);
 }
 
 }  // namespace wobble::bench

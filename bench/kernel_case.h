@@ -57,6 +57,10 @@ template <>
 struct Precision<float> {
     static constexpr const char* name = "float32";
 };
+template <>
+struct Precision<bf16> {
+    static constexpr const char* name = "bfloat16";
+};
 
 /// "4096x384"
 inline std::string dimensions(std::initializer_list<int64_t> sizes) {

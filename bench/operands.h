@@ -25,7 +25,9 @@ class Operands {
             const uint64_t bits = next();
             double sum = 0;
             for (int part = 0; part < 64; part += 16) sum += double(bits >> part & 0xffff) / 65536 - 0.5;
-            values[i] = T(mean + deviation * std::sqrt(3.0) * sum);
+            const double value = mean + deviation * std::sqrt(3.0) * sum;
+            if constexpr (std::is_same_v<T, bf16>) values[i] = bf16(float(value));
+            else values[i] = T(value);
         }
         return values;
     }
@@ -33,7 +35,7 @@ class Operands {
     template <class T>
     T* squares(int64_t n, double deviation) {
         T* values = normal<T>(n, deviation);
-        for (int64_t i = 0; i < n; ++i) values[i] = values[i] * values[i];
+        for (int64_t i = 0; i < n; ++i) values[i] = T(values[i] * values[i]);
         return values;
     }
     /// Uniform in [0, below).

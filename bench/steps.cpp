@@ -41,16 +41,17 @@ Rounds one_in_ten(const Rounds& usual, const Rounds& tenth) {
 class Steps {
   public:
     Steps(const StepModel& step_model, int threads)
-        : model_(step_model.config, step_model.batch, true),
-          optimizer_(model_.table(), {}),
+        : model_(make_model(step_model.config, step_model.precision, step_model.batch, true)),
+          optimizer_(model_->table(), {}),
           context_(threads),
           data_(Dataset::open(source(step_model), {.context = int(step_model.config.context)})) {
-        initialise(model_.table(), 1, model_.weights());
+        initialise(model_->table(), 1, model_->weights());
+        model_->weights_changed(context_);
         for (const char* tier : tiers) {
             Options& options = options_.emplace_back();
             options.batch = step_model.batch, options.model.context = step_model.config.context;
             options.probes = tier, options.probe_every = 1;
-            observers_.push_back(std::make_unique<Observer>(options, model_.table(), data_));
+            observers_.push_back(std::make_unique<Observer>(options, model_->table(), data_));
         }
         optimizer_.group_tokens(observers_.back()->decile_of_token());
     }
@@ -60,26 +61,27 @@ class Steps {
         const int64_t batch_size = options_[tier].batch;
         const Batch batch = read_batch(data_, done_ * batch_size, int(batch_size));
         observer.begin(context_, done_);
-        model_.forward(context_, batch.inputs.data(), batch.targets.data(), batch_size,
-                       options_[tier].model.context, 1 / double(batch.valid_targets));
-        observer.after_forward(0, batch, model_.losses());
-        model_.backward(context_, false);
-        observer.after_backward(context_, 0, model_.gradients());
-        model_.weight_identities(context_);
+        model_->forward(context_, batch.inputs.data(), batch.targets.data(), batch_size,
+                        options_[tier].model.context, 1 / double(batch.valid_targets));
+        observer.after_forward(0, batch, model_->losses());
+        model_->backward(context_, false);
+        observer.after_backward(context_, 0, model_->gradients());
+        model_->weight_identities(context_);
         ++done_;
         const StepReport report =
-            optimizer_.step(context_, model_.weights(), model_.gradients(), 1e-4, done_, OnNonfinite::Stop);
+            optimizer_.step(context_, model_->weights(), model_->gradients(), 1e-4, done_, OnNonfinite::Stop);
+        model_->weights_changed(context_);
         observer.end(context_, done_, batch, report.grad_norm, true);
     }
 
-    int64_t parameters() const { return model_.table().count(); }
+    int64_t parameters() const { return model_->table().count(); }
 
   private:
     static std::string source(const StepModel& step_model) {
         return "synthetic:markov?order=1&vocab=" + std::to_string(step_model.config.vocab) + "&seed=1";
     }
 
-    Gpt<float> model_;
+    std::unique_ptr<Model<float>> model_;
     Optimizer<float> optimizer_;
     Context context_;
     Dataset data_;

@@ -46,6 +46,7 @@ struct KernelTimings {
 struct StepModel {
     ModelConfig config;
     int64_t batch;
+    wobble::Precision precision = wobble::Precision::Float32;
 
     /// "L6_H6_C384_T256_V256_B16"
     std::string name() const;

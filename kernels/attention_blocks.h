@@ -16,10 +16,11 @@
 
 namespace wobble {
 
-/// The sizes and steps that forward and backward share.
+/// The sizes and steps that forward and backward share. Narrower operands are widened on the way into panels.
 template <class T>
 struct AttentionBlocks {
-    using Shape = Tile<T>;
+    using A = Accumulator<T>;
+    using Shape = Tile<A>;
     using Sums = typename Shape::Vector[Shape::MR][2];
     static constexpr int64_t MR = Shape::MR, NR = Shape::NR;
     static constexpr int64_t block =
@@ -41,22 +42,22 @@ struct AttentionBlocks {
     int64_t by_head_size(int64_t depth) const { return head_panels * NR * depth; }
 
     /// Rows j of x [T, D] as columns: panels of op(B) in X·Kᵀ. Panel p is [D, NR].
-    void pack_by_key(const T* x, T* panels) const {
+    void pack_by_key(const T* x, A* panels) const {
         pack_panels<int(NR)>(MatrixView<T>{x, row_stride, 1}, 0, shape.sequence, 0, D, panels);
     }
     /// x [depth, D] as it lies: panels of op(B) in P·V. Panel p is [depth, NR].
-    void pack_by_head(const T* x, int64_t stride, int64_t depth, T* panels) const {
+    void pack_by_head(const T* x, int64_t stride, int64_t depth, A* panels) const {
         pack_panels<int(NR)>(MatrixView<T>{x, 1, stride}, 0, D, 0, depth, panels);
     }
     /// scores [rows, from..keys] = scale · x [rows, D] · keysᵀ, for as many whole panels as `keys` needs;
     /// `from` begins one.
-    void scores(const T* x, int64_t stride, int64_t rows, int64_t from, int64_t keys, const T* by_key,
-                T scale, T* packed_x, T* out) const {
+    void scores(const T* x, int64_t stride, int64_t rows, int64_t from, int64_t keys, const A* by_key,
+                A scale, A* packed_x, A* out) const {
         for (int64_t r = 0; r < rows; r += MR) {
             pack_panels<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
             for (int64_t p = from / NR; p < ceil_div(keys, NR); ++p) {
                 Sums sums;
-                multiply_panels<T>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);
+                multiply_panels<A>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);
                 for (int64_t i = 0; i < MR; ++i) {
                     for (int h = 0; h < 2; ++h) {
                         store(out + (r + i) * score_stride + p * NR + h * Shape::width, At<Shape::width>{0},
@@ -67,22 +68,22 @@ struct AttentionBlocks {
         }
     }
     /// c · tanh(s / c) in place.
-    static void cap_scores(T* s, int64_t n, T cap) {
+    static void cap_scores(A* s, int64_t n, A cap) {
         Lane{}.each(n, [&](auto at) INLINED { store(s, at, capped(load(s, at), cap)); });
     }
     /// use(row, column, values, count) for each piece of  left [rows, depth] · panels [depth, D].
     template <class F>
-    void times_heads(MatrixView<T> left, int64_t rows, int64_t depth, const T* panels, int64_t panel_depth,
+    void times_heads(MatrixView<A> left, int64_t rows, int64_t depth, const A* panels, int64_t panel_depth,
                      F&& use) const {
         for (int64_t p = 0; p < head_panels; ++p) {
             for (int64_t r = 0; r < rows; r += MR) {
                 Sums sums;
-                multiply_panels<T>(depth,
+                multiply_panels<A>(depth,
                                    {left.data + r * left.row_stride, left.row_stride, left.column_stride},
                                    panels + p * NR * panel_depth, sums);
                 const int64_t columns = std::min(NR, D - p * NR);
                 for (int64_t i = 0; i < std::min(MR, rows - r); ++i) {
-                    use(r + i, p * NR, reinterpret_cast<const T*>(&sums[i]), columns);
+                    use(r + i, p * NR, reinterpret_cast<const A*>(&sums[i]), columns);
                 }
             }
         }
@@ -103,7 +104,7 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
     constexpr int64_t block = blocks.block;
     const int64_t D = shape.head_size, sequence = shape.sequence;
     const int64_t tasks = parts(), splits = tasks / (shape.batch * shape.heads);
-    const T scale = options.factor<T>(D), cap = T(options.softcap);
+    const A scale = options.factor<A>(D), cap = A(options.softcap);
 
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(context.threads) if (context.worth_sharing(shape.products() / 8))
@@ -112,11 +113,11 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
         const int64_t key_head = shape.key_head(h);
         auto probe = watch.probe(task);
         const T* q = qkv + shape.qkv(b, 0, h, 0);
-        T* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<T>(
+        A* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<A>(
             blocks.by_key_size() + blocks.by_head_size(sequence) + block * D + block * blocks.score_stride);
-        T* values = keys + blocks.by_key_size();
-        T* packed_q = values + blocks.by_head_size(sequence);
-        T* p = packed_q + block * D;
+        A* values = keys + blocks.by_key_size();
+        A* packed_q = values + blocks.by_head_size(sequence);
+        A* p = packed_q + block * D;
         blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 1), keys);
         blocks.pack_by_head(qkv + shape.qkv(b, 0, key_head, 2), blocks.row_stride, sequence, values);
 
@@ -128,25 +129,25 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
             blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, rows, from, keys_seen, keys, scale,
                           packed_q, p);
 
-            T inverse_sum[block];
+            A inverse_sum[block];
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
-                T* s = p + r * blocks.score_stride + first_key;
+                A* s = p + r * blocks.score_stride + first_key;
                 if (cap > 0) blocks.cap_scores(s, visible, cap);
-                Largest<Lane, T> largest;
+                Largest<Lane, A> largest;
                 Lane{}.each(visible, [&](auto at) INLINED { largest.take(load(s, at)); });
-                const T maximum = largest.total();
-                Sum<Lane, T> sum, weighted, at_maximum;
-                Largest<Lane, T> least;  // of -s
+                const A maximum = largest.total();
+                Sum<Lane, A> sum, weighted, at_maximum;
+                Largest<Lane, A> least;  // of -s
                 Lane{}.each(visible, [&](auto at) INLINED {
                     const auto d = load(s, at) - maximum;
                     const auto e = exponential(d);
                     if constexpr (std::decay_t<decltype(probe)>::looks) {
                         constexpr int N = decltype(at)::width;
-                        const auto none = splat<N>(T(0));
+                        const auto none = splat<N>(A(0));
                         // Where e is 0, e · d is: d may be -inf there.
-                        weighted.add_product(e, where_less(d, splat<N>(T(-1e4)), splat<N>(T(-1e4)), d));
-                        at_maximum += where_less(d, none, none, splat<N>(T(1)));
+                        weighted.add_product(e, where_less(d, splat<N>(A(-1e4)), splat<N>(A(-1e4)), d));
+                        at_maximum += where_less(d, none, none, splat<N>(A(1)));
                         least.take(none - load(s, at));
                     }
                     store(s, at, e);
@@ -161,15 +162,15 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                                     .first = first_key == 0 ? double(s[0]) : 0,
                                     .at_maximum = int64_t(at_maximum.total())});
                 }
-                std::fill(s - first_key + from, s, T(0));
-                std::fill(s + visible, s - first_key + keys_seen, T(0));
+                std::fill(s - first_key + from, s, A(0));
+                std::fill(s + visible, s - first_key + keys_seen, A(0));
                 const auto total = this->with_sink(maximum, sum.total(), h);
                 inverse_sum[r] = total.inverse;
                 lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = total.lse;
             }
             blocks.times_heads(
                 {p + from, blocks.score_stride, 1}, rows, keys_seen - from, values + from * blocks.NR,
-                sequence, [&](int64_t r, int64_t d, const T* value, int64_t count) {
+                sequence, [&](int64_t r, int64_t d, const A* value, int64_t count) {
                     const int64_t row = b * shape.queries + i0 - first + r;
                     T* o = out + row * shape.channels() + h * D + d;
                     Lane{}.each(count, [&](auto at) INLINED {
@@ -224,12 +225,12 @@ struct AttentionBackward {
   private:
     /// What the query heads of a key head share, and where each puts what it works out.
     struct Work {
-        T *keys, *values;           // by key: k for scores, v for dp
-        T* key_rows;                // by head: k, for dq
-        T *query_rows, *grad_rows;  // by head: the block's q, for dk, and dout, for dv
-        T* packed;                  // [block, D]
-        T *p, *ds;                  // [block, keys]
-        T *dk, *dv;                 // [T, D]
+        A *keys, *values;           // by key: k for scores, v for dp
+        A* key_rows;                // by head: k, for dq
+        A *query_rows, *grad_rows;  // by head: the block's q, for dk, and dout, for dv
+        A* packed;                  // [block, D]
+        A *p, *ds;                  // [block, keys]
+        A *dk, *dv;                 // [T, D]
     };
 
     template <class Probe>
@@ -242,7 +243,7 @@ struct AttentionBackward {
         const int64_t by_key = blocks.by_key_size(), by_head = blocks.by_head_size(sequence);
         const int64_t block_heads = blocks.by_head_size(block);
         Work w;
-        w.keys = scratch.get<T>(2 * by_key + by_head + 2 * block_heads + block * D +
+        w.keys = scratch.get<A>(2 * by_key + by_head + 2 * block_heads + block * D +
                                 2 * block * score_stride + 2 * sequence * D);
         w.values = w.keys + by_key;
         w.key_rows = w.values + by_key;
@@ -257,7 +258,7 @@ struct AttentionBackward {
         blocks.pack_by_key(k, w.keys);
         blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 2), w.values);
         blocks.pack_by_head(k, stride, sequence, w.key_rows);
-        std::fill(w.dk, w.dk + 2 * sequence * D, T(0));
+        std::fill(w.dk, w.dk + 2 * sequence * D, A(0));
 
         const int64_t first_head = key_head * shape.group();
         for (int64_t h = first_head; h < first_head + shape.group(); ++h) head(blocks, b, h, w, probe);
@@ -279,7 +280,7 @@ struct AttentionBackward {
         constexpr int64_t block = AttentionBlocks<T>::block, NR = AttentionBlocks<T>::NR;
         const int64_t D = shape.head_size, C = shape.channels(), sequence = shape.sequence;
         const int64_t stride = blocks.row_stride, score_stride = blocks.score_stride;
-        const T scale = options.factor<T>(D), cap = T(options.softcap);
+        const A scale = options.factor<A>(D), cap = A(options.softcap);
 
         for (int64_t i0 = 0; i0 < sequence; i0 += block) {
             const int64_t rows = std::min(block, sequence - i0), seen = i0 + rows;
@@ -288,16 +289,16 @@ struct AttentionBackward {
             const T* grad = dout + (b * sequence + i0) * C + h * D;
             const T* o = out + (b * sequence + i0) * C + h * D;
             blocks.scores(q, stride, rows, from, seen, w.keys, scale, w.packed, w.p);
-            blocks.scores(grad, C, rows, from, seen, w.values, T(1), w.packed, w.ds);
+            blocks.scores(grad, C, rows, from, seen, w.values, A(1), w.packed, w.ds);
 
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
-                T* pr = w.p + r * score_stride + first_key;
-                T* dr = w.ds + r * score_stride + first_key;
-                const T log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
-                const T delta = dot(Lane{}, grad + r * C, o + r * C, D);
-                const T sink = sinks ? exponential(T(sinks[h]) - log_sum) * -delta : T(0);
-                if (sinks) dsinks[(b * sequence + i0 + r) * shape.heads + h] = sink;
+                A* pr = w.p + r * score_stride + first_key;
+                A* dr = w.ds + r * score_stride + first_key;
+                const A log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
+                const A delta = dot(Lane{}, grad + r * C, o + r * C, D);
+                const A sink = sinks ? exponential(A(sinks[h]) - log_sum) * -delta : A(0);
+                if (sinks) dsinks[(b * sequence + i0 + r) * shape.heads + h] = T(sink);
                 if (cap > 0) blocks.cap_scores(pr, visible, cap);
                 if constexpr (Probe::looks) {
                     if (probe.full()) {
@@ -314,14 +315,14 @@ struct AttentionBackward {
                     const auto gradient = probability * (load(dr, at) - delta) * scale;
                     store(dr, at, cap > 0 ? gradient * slope_of_capped(s, cap) : gradient);
                 });
-                for (T* row : {pr, dr}) {
-                    std::fill(row - first_key + from, row, T(0));
-                    std::fill(row + visible, row - first_key + seen, T(0));
+                for (A* row : {pr, dr}) {
+                    std::fill(row - first_key + from, row, A(0));
+                    std::fill(row + visible, row - first_key + seen, A(0));
                 }
             }
 
             blocks.times_heads({w.ds + from, score_stride, 1}, rows, seen - from, w.key_rows + from * NR,
-                               sequence, [&](int64_t r, int64_t d, const T* value, int64_t count) {
+                               sequence, [&](int64_t r, int64_t d, const A* value, int64_t count) {
                                    write(dqkv + shape.qkv(b, i0 + r, h, 0) + d, value, count,
                                          b * sequence + i0 + r, h * D + d, probe);
                                });
@@ -329,20 +330,20 @@ struct AttentionBackward {
             blocks.pack_by_head(q, stride, rows, w.query_rows);
             blocks.pack_by_head(grad, C, rows, w.grad_rows);
             blocks.times_heads({w.p + from, 1, score_stride}, seen - from, rows, w.grad_rows, rows,
-                               [&](int64_t j, int64_t d, const T* value, int64_t count) {
-                                   add_scaled(Lane{}, w.dv + (from + j) * D + d, value, T(1), count, false);
+                               [&](int64_t j, int64_t d, const A* value, int64_t count) {
+                                   add_scaled(Lane{}, w.dv + (from + j) * D + d, value, A(1), count, false);
                                });
             blocks.times_heads({w.ds + from, 1, score_stride}, seen - from, rows, w.query_rows, rows,
-                               [&](int64_t j, int64_t d, const T* value, int64_t count) {
-                                   add_scaled(Lane{}, w.dk + (from + j) * D + d, value, T(1), count, false);
+                               [&](int64_t j, int64_t d, const A* value, int64_t count) {
+                                   add_scaled(Lane{}, w.dk + (from + j) * D + d, value, A(1), count, false);
                                });
         }
     }
 
     /// Σ_j ds_ij from the scores and dp of a row, and Σ_j of the magnitudes that cancel in it.
-    static std::pair<double, double> sum_of_ds(const T* scores, const T* dps, int64_t keys, T log_sum,
-                                               T delta, T scale) {
-        Sum<Lane, T> sum, size;
+    static std::pair<double, double> sum_of_ds(const A* scores, const A* dps, int64_t keys, A log_sum,
+                                               A delta, A scale) {
+        Sum<Lane, A> sum, size;
         Lane{}.each(keys, [&](auto at) INLINED {
             const auto probability = exponential(load(scores, at) - log_sum), dp = load(dps, at);
             sum += probability * (dp - delta) * scale;
@@ -352,7 +353,7 @@ struct AttentionBackward {
     }
 
     template <class Probe>
-    static void write(T* to, const T* value, int64_t count, int64_t row, int64_t column, Probe& probe) {
+    static void write(T* to, const A* value, int64_t count, int64_t row, int64_t column, Probe& probe) {
         Lane{}.each(count, [&](auto at) INLINED {
             store(to, at, probe.writes(Output, row, at_column(column, at), load(value, at)));
         });

@@ -119,12 +119,16 @@ struct HeadNormBackward {
                     team.each(D, [&](auto at) {
                         const auto d = load(grad, at);
                         store(dgain, at, fused(d, (load(in, at) - mu) * r, load(dgain, at)));
-                        store(grad, at, d * load(gain, at));
                     });
                 }
+                const T* weight = gain;
+                const auto within = [&](auto at) INLINED {
+                    const auto d = load(grad, at);
+                    return weight ? d * load(weight, at) : d;
+                };
                 Sum<Team, A> sum_g, sum_gx;
                 team.each(D, [&](auto at) {
-                    const auto g = load(grad, at);
+                    const auto g = within(at);
                     sum_g += g;
                     sum_gx.add_product(g, (load(in, at) - mu) * r);
                 });
@@ -133,7 +137,7 @@ struct HeadNormBackward {
 
                 team.each(D, [&](auto at) {
                     const auto normalised = (load(in, at) - mu) * r;
-                    const auto value = (load(grad, at) - mean_g - normalised * mean_gx) * r;
+                    const auto value = (within(at) - mean_g - normalised * mean_gx) * r;
                     store(grad, at, probe.writes(Output, row, at_column(h * D, at), value));
                 });
                 probe.wrote(Output, row, h * D, grad, D);

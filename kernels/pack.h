@@ -11,6 +11,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/bf16.h"
+
 #ifdef __CUDACC__
 #define HD __host__ __device__ __forceinline__
 #else
@@ -101,6 +103,30 @@ struct Pack {
     HD void set(int i, T value) { v[i] = value; }
 };
 
+namespace detail {
+
+/// bfloat16 in memory widened to float32, and float32 rounded to it, as `bf16` does one by one.
+template <int N>
+HOST typename HostVector<float, N>::type widened(const bf16* p) {
+    typename HostVector<uint16_t, N>::type half;
+    std::memcpy(&half, p, sizeof half);
+    const auto bits = __builtin_convertvector(half, typename HostVector<uint32_t, N>::type) << 16;
+    typename HostVector<float, N>::type x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+template <int N>
+HOST void store_rounded(bf16* p, typename HostVector<float, N>::type x) {
+    typename HostVector<uint32_t, N>::type bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    const auto rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
+    const auto result = (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+    const auto half = __builtin_convertvector(result, typename HostVector<uint16_t, N>::type);
+    std::memcpy(p, &half, sizeof half);
+}
+
+}  // namespace detail
+
 /// f(i) for each element i, for what has no vector instruction of its own.
 template <class T, int N, class F>
 HD Pack<T, N> generate(F f) {
@@ -130,6 +156,8 @@ HD Pack<Accumulator<T>, N> load(const T* p, At<N> at) {
         Pack<A, N> r;
         std::memcpy(&r.v, p + at.index, sizeof r.v);
         return r;
+    } else if constexpr (std::is_same_v<T, bf16> && N > 1) {
+        return {detail::widened<N>(p + at.index)};
     } else {
         return generate<A, N>([&](int i) { return A(p[at.index + i]); });
     }
@@ -144,6 +172,8 @@ HD void store(T* p, At<N> at, Pack<A, N> value) {
 #else
     if constexpr (std::is_same_v<T, A>) {
         std::memcpy(p + at.index, &value.v, sizeof value.v);
+    } else if constexpr (std::is_same_v<T, bf16> && N > 1) {
+        detail::store_rounded<N>(p + at.index, convert<float>(value).v);
     } else {
         for (int i = 0; i < N; ++i) p[at.index + i] = T(value.v[i]);
     }

@@ -7,6 +7,9 @@
 // vectors of B into MR × NR sums that stay in registers. K is cut into blocks of KC so that a panel of B
 // stays in the first-level cache.
 //
+// bfloat16 operands are packed by pairs of k, and each step multiplies pairs into float32 sums, by vdpbf16ps
+// where the machine has it: (sum + odd product) + even product, rounded after each.
+//
 // Every element of C adds up its K products in the same order whatever the number of threads: blocks of K one
 // after the other, inside a block k ascending. Threads share tiles of C only.
 #pragma once
@@ -30,15 +33,22 @@ struct Tile {
 #else
     static constexpr int bytes = 16, MR = 4;
 #endif
-    static constexpr int width = bytes / int(sizeof(T));  // elements of a vector
+    using Sum = Accumulator<T>;
+    static constexpr int width = bytes / int(sizeof(Sum));  // sums of a vector
     static constexpr int NR = 2 * width;
+    static constexpr int together = int(sizeof(Sum) / sizeof(T));  // k's of a step
     /// Deep blocks, so that C is seldom read back: a KC × NR panel of B is streamed from the second-level
     /// cache.
     static constexpr int64_t KC = 4096 / int64_t(sizeof(T));
     static constexpr int64_t most_rows = 2048 / MR * MR;  // rows and columns packed at a time: a few MiB
     static constexpr int64_t most_columns = 2048 / NR * NR;
 
-    using Vector = Pack<T, width>;
+    using Vector = Pack<Sum, width>;
+
+    /// Panels' depth: the last step is filled up with zeros.
+    static constexpr int64_t padded(int64_t depth) {
+        return ceil_div(depth, together) * together;
+    }
 };
 
 /// A matrix in memory, element (i, k) at data[i · row_stride + k · column_stride].
@@ -49,18 +59,21 @@ struct MatrixView {
 };
 
 /// Copies `count` rows of `a`, `depth` deep from `k0` on, into panels of P rows, one after the other:
-/// panels[(i / P) · P · depth + k · P + i % P]. The last panel is filled up with zeros.
-template <int P, class T>
+/// panels[(i / P) · P · depth + k · P + i % P]. The last panel is filled up with zeros. S may be
+/// wider than T.
+template <int P, class T, class S>
 void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t depth,
-                 T* __restrict panels) {
+                 S* __restrict panels) {
     const T* source = a.data + i0 * a.row_stride + k0 * a.column_stride;
     const int64_t whole = count / P;
     if (a.row_stride == 1) {
         // Rows lie side by side: for each k, all of them are read in one go.
         for (int64_t k = 0; k < depth; ++k) {
             for (int64_t p = 0; p < whole; ++p) {
-                std::memcpy(panels + (p * depth + k) * P, source + k * a.column_stride + p * P,
-                            P * sizeof(T));
+                S* to = panels + (p * depth + k) * P;
+                const T* from = source + k * a.column_stride + p * P;
+                if constexpr (std::is_same_v<S, T>) std::memcpy(to, from, P * sizeof(T));
+                else SIMD for (int i = 0; i < P; ++i) to[i] = S(from[i]);
             }
         }
     } else {
@@ -69,30 +82,128 @@ void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t
         constexpr int line = 64 / int(sizeof(T));
         for (int64_t p = 0; p < whole; ++p) {
             const T* rows = source + p * P * a.row_stride;
-            T* panel = panels + p * P * depth;
+            S* panel = panels + p * P * depth;
             int64_t k = 0;
             for (; k + line <= depth && a.column_stride == 1; k += line) {
                 for (int64_t i = 0; i < P; ++i) {
                     for (int64_t j = 0; j < line; ++j)
-                        panel[(k + j) * P + i] = rows[i * a.row_stride + k + j];
+                        panel[(k + j) * P + i] = S(rows[i * a.row_stride + k + j]);
                 }
             }
             for (; k < depth; ++k) {
                 for (int64_t i = 0; i < P; ++i) {
-                    panel[k * P + i] = rows[i * a.row_stride + k * a.column_stride];
+                    panel[k * P + i] = S(rows[i * a.row_stride + k * a.column_stride]);
                 }
             }
         }
     }
     if (const int64_t rest = count - whole * P; rest > 0) {
-        T* panel = panels + whole * P * depth;
+        S* panel = panels + whole * P * depth;
         for (int64_t k = 0; k < depth; ++k) {
             for (int64_t i = 0; i < P; ++i) {
                 panel[k * P + i] =
-                    i < rest ? source[(whole * P + i) * a.row_stride + k * a.column_stride] : T(0);
+                    i < rest ? S(source[(whole * P + i) * a.row_stride + k * a.column_stride]) : S(0);
             }
         }
     }
+}
+
+/// The same for steps of two k's: panels[(i / P) · P · depth + (k / 2) · 2P + (i % P) · 2 + k % 2], depth
+/// rounded up to an even number.
+template <int P>
+void pack_pairs(MatrixView<bf16> a, int64_t i0, int64_t count, int64_t k0, int64_t depth,
+                bf16* __restrict panels) {
+    const bf16* source = a.data + i0 * a.row_stride + k0 * a.column_stride;
+    const int64_t pairs = ceil_div(depth, 2);
+    const auto fill = [&](bf16* panel, const bf16* rows, int64_t height, int64_t from) {
+        for (int64_t k = from; k < pairs; ++k) {
+            for (int64_t i = 0; i < P; ++i) {
+                for (int64_t j = 0; j < 2; ++j) {
+                    const bool there = i < height && 2 * k + j < depth;
+                    panel[k * 2 * P + 2 * i + j] =
+                        there ? rows[i * a.row_stride + (2 * k + j) * a.column_stride] : bf16(0.0f);
+                }
+            }
+        }
+    };
+    for (int64_t p = 0; p * P < count; ++p) {
+        const bf16* rows = source + p * P * a.row_stride;
+        bf16* panel = panels + p * P * 2 * pairs;
+        const int64_t height = std::min<int64_t>(P, count - p * P);
+        int64_t k = 0;
+        if (height == P && a.row_stride == 1) {
+            // Two lines of rows that lie side by side become one of pairs.
+            for (; k < depth / 2; ++k) {
+                const bf16 *even = rows + 2 * k * a.column_stride, *odd = even + a.column_stride;
+                bf16* out = panel + k * 2 * P;
+                SIMD for (int i = 0; i < P; ++i) out[2 * i] = even[i], out[2 * i + 1] = odd[i];
+            }
+        } else if (height == P && a.column_stride == 1) {
+            // A cache line of each row at a time, as above; pairs stay together.
+            constexpr int64_t line = 16;
+            for (; (k + line) * 2 <= depth; k += line) {
+                for (int64_t i = 0; i < P; ++i) {
+                    for (int64_t j = 0; j < line; ++j)
+                        std::memcpy(panel + (k + j) * 2 * P + 2 * i, rows + i * a.row_stride + 2 * (k + j),
+                                    4);
+                }
+            }
+        }
+        fill(panel, rows, height, k);
+    }
+}
+
+/// Packs as the tile of T wants it.
+template <int P, class T>
+void pack_for_tile(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t depth, T* panels) {
+    if constexpr (Tile<T>::together == 2) pack_pairs<P>(a, i0, count, k0, depth, panels);
+    else pack_panels<P>(a, i0, count, k0, depth, panels);
+}
+
+namespace detail {
+
+/// s + a · b for pairs of bfloat16 in 32 bits.
+template <int N, class Sums = typename HostVector<float, N>::type,
+          class Pairs = typename HostVector<int32_t, N>::type>
+HOST Sums with_pairs(Sums s, Pairs a, Pairs b) {
+#if defined(__AVX512BF16__)
+    asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b));
+    return s;
+#else
+    const Pairs even_a = a << 16, even_b = b << 16, odd_a = a & int32_t(0xffff0000),
+                odd_b = b & int32_t(0xffff0000);
+    Sums x[4];
+    std::memcpy(x, &odd_a, sizeof s), std::memcpy(x + 1, &odd_b, sizeof s);
+    std::memcpy(x + 2, &even_a, sizeof s), std::memcpy(x + 3, &even_b, sizeof s);
+    return fused_vectors<float, N>(x[2], x[3], fused_vectors<float, N>(x[0], x[1], s));
+#endif
+}
+
+}  // namespace detail
+
+/// sums[i][v] = Σ_k a(i, k) · b[k][v] over packed panels of pairs.
+HOST void multiply_panels(int64_t depth, const bf16* __restrict a, const bf16* __restrict b,
+                          Pack<float, Tile<bf16>::width> (&sums)[Tile<bf16>::MR][2]) {
+    constexpr int MR = Tile<bf16>::MR, width = Tile<bf16>::width;
+    using Vector = typename detail::HostVector<float, width>::type;
+    using Pairs = typename detail::HostVector<int32_t, width>::type;
+    Vector s[MR][2];
+    UNROLL for (int i = 0; i < MR; ++i) s[i][0] = s[i][1] = Vector{};
+    for (int64_t k = 0; k < depth; k += 2) {
+        Pairs low, high;
+        std::memcpy(&low, b, sizeof low);
+        std::memcpy(&high, b + 2 * width, sizeof high);
+        UNROLL for (int i = 0; i < MR; ++i) {
+            int32_t pair;
+            std::memcpy(&pair, a + 2 * i, sizeof pair);
+            const Pairs scalar = pair - Pairs{};
+            s[i][0] = detail::with_pairs<width>(s[i][0], scalar, low);
+            s[i][1] = detail::with_pairs<width>(s[i][1], scalar, high);
+        }
+        a += 2 * MR;
+        b += 4 * width;
+    }
+    std::memcpy(&sums, &s, sizeof s);
 }
 
 /// sums[i][v] = Σ_k a(i, k) · b[k][v] over a panel of B. `a` may be packed (row_stride 1, column_stride MR)
@@ -123,9 +234,11 @@ HOST void multiply_panels(int64_t depth, MatrixView<T> a, const T* __restrict b,
 
 enum class Epilogue { None, Gelu };
 
-template <class T>
+/// C is of type Out: T, or the accumulator's for gradients.
+template <class T, class Out = T>
 struct Product {
     using Element = T;
+    using A = Accumulator<T>;
     static constexpr const char* name = "product";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
@@ -133,7 +246,7 @@ struct Product {
 
     const T* a = nullptr;  // [m, k], or [k, m] if transpose_a
     const T* b = nullptr;  // [k, n], or [n, k] if transpose_b
-    T* c = nullptr;        // [m, n]
+    Out* c = nullptr;      // [m, n]
     int64_t m = 0, n = 0, k = 0;
     bool transpose_a = false, transpose_b = false;
     bool accumulate = false;  // C += instead of C =; then nothing else may follow
@@ -182,9 +295,18 @@ struct Product {
             std::max<int64_t>(1, Shape::most_columns / (grid.column_panels * Shape::NR));
         const int64_t panels_down = std::min(group_down * grid.row_panels, ceil_div(m, Shape::MR));
         const int64_t panels_across = std::min(group_across * grid.column_panels, ceil_div(n, Shape::NR));
-        T* packed_b =
-            context.scratch.get<T>((panels_across * Shape::NR + panels_down * Shape::MR) * depth_most);
-        T* packed_a = packed_b + panels_across * Shape::NR * depth_most;
+        const int64_t packed_most = Shape::padded(depth_most);
+        const int64_t b_size = panels_across * Shape::NR * packed_most,
+                      a_size = panels_down * Shape::MR * packed_most;
+        // Where C is narrower than the sums, blocks of K add up beside it.
+        const bool apart = !std::is_same_v<Out, A> && k > Shape::KC;
+        char* memory = context.scratch.get<char>((apart ? m * n * int64_t(sizeof(A)) : 0) +
+                                                 (b_size + a_size) * int64_t(sizeof(T)));
+        A* partial = nullptr;
+        if constexpr (std::is_same_v<Out, A>) partial = c;
+        else if (apart) partial = reinterpret_cast<A*>(memory);
+        T* packed_b = reinterpret_cast<T*>(memory + (apart ? m * n * int64_t(sizeof(A)) : 0));
+        T* packed_a = packed_b + b_size;
         constexpr int64_t packed_together = 4;  // panels
 
 #pragma omp parallel num_threads(context.threads) if (context.worth_sharing(m * n * k / 8))
@@ -193,13 +315,13 @@ struct Product {
             const int64_t b_first = ta * grid.column_panels;
             const int64_t b_panels = std::min(across * grid.column_panels, ceil_div(n, Shape::NR) - b_first);
             for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += Shape::KC) {
-                const int64_t depth = std::min(k - k0, Shape::KC);
+                const int64_t depth = std::min(k - k0, Shape::KC), packed = Shape::padded(depth);
 #pragma omp for schedule(static) nowait
                 for (int64_t p = 0; p < b_panels; p += packed_together) {
                     const int64_t j = (b_first + p) * Shape::NR;
-                    pack_panels<Shape::NR>(
+                    pack_for_tile<Shape::NR>(
                         right, j, std::min({packed_together * Shape::NR, n - j, (b_panels - p) * Shape::NR}),
-                        k0, depth, packed_b + p * Shape::NR * depth);
+                        k0, depth, packed_b + p * Shape::NR * packed);
                 }
                 for (int64_t td = 0; td < grid.down; td += group_down) {
                     const int64_t down = std::min(group_down, grid.down - td);
@@ -209,10 +331,10 @@ struct Product {
 #pragma omp for schedule(static)
                     for (int64_t p = 0; p < a_panels; p += packed_together) {
                         const int64_t i = (a_first + p) * Shape::MR;
-                        pack_panels<Shape::MR>(
+                        pack_for_tile<Shape::MR>(
                             left, i,
                             std::min({packed_together * Shape::MR, m - i, (a_panels - p) * Shape::MR}), k0,
-                            depth, packed_a + p * Shape::MR * depth);
+                            depth, packed_a + p * Shape::MR * packed);
                     }
 #pragma omp for schedule(dynamic, 1)
                     for (int64_t task = 0; task < down * across; ++task) {
@@ -226,10 +348,14 @@ struct Product {
                             for (int64_t p = rows.begin; p < rows.end; ++p) {
                                 prefetch((a_first + p) * Shape::MR, (b_first + q) * Shape::NR);
                                 Vector sums[Shape::MR][2];
-                                multiply_panels<T>(depth, {packed_a + p * Shape::MR * depth, 1, Shape::MR},
-                                                   packed_b + q * Shape::NR * depth, sums);
-                                finish(sums, (a_first + p) * Shape::MR, (b_first + q) * Shape::NR, k0 > 0,
-                                       k0 + depth >= k, probe);
+                                const T* panel = packed_a + p * Shape::MR * packed;
+                                if constexpr (Shape::together == 2)
+                                    multiply_panels(packed, panel, packed_b + q * Shape::NR * packed, sums);
+                                else
+                                    multiply_panels<T>(depth, {panel, 1, Shape::MR},
+                                                       packed_b + q * Shape::NR * packed, sums);
+                                finish(sums, partial, (a_first + p) * Shape::MR, (b_first + q) * Shape::NR,
+                                       k0 > 0, k0 + depth >= k, probe);
                             }
                         }
                     }
@@ -241,7 +367,7 @@ struct Product {
   private:
     /// Calls for the tile of C at (i0, j0), which will be needed when its sums are done.
     HOST void prefetch(int64_t i0, int64_t j0) const {
-        const T* tile = c + i0 * n + j0;
+        const Out* tile = c + i0 * n + j0;
         const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
         for (int64_t i = 0; i < rows; ++i) {
             __builtin_prefetch(tile + i * n, 1);
@@ -251,24 +377,24 @@ struct Product {
 
     /// Writes a tile of sums to C at (i0, j0), the last block of K with all that follows the product.
     template <class Probe>
-    void finish(const Vector (&sums)[Shape::MR][2], int64_t i0, int64_t j0, bool continued, bool last,
-                Probe& probe) const {
+    void finish(const Vector (&sums)[Shape::MR][2], A* partial, int64_t i0, int64_t j0, bool continued,
+                bool last, Probe& probe) const {
         const int64_t rows = std::min<int64_t>(Shape::MR, m - i0);
         const int64_t columns = std::min<int64_t>(Shape::NR, n - j0);
-        alignas(64) T branch[Shape::MR * Shape::NR];  // what is added to the residual, kept for a probe
+        alignas(64) A branch[Shape::MR * Shape::NR];  // what is added to the residual, kept for a probe
         if (columns == Shape::NR) {
             for (int64_t i = 0; i < rows; ++i) {
                 UNROLL for (int h = 0; h < 2; ++h) {
-                    finish_pack(sums[i][h], i0 + i, At<Shape::width>{j0 + h * Shape::width}, continued, last,
-                                branch + i * Shape::NR + h * Shape::width, probe);
+                    finish_pack(sums[i][h], partial, i0 + i, At<Shape::width>{j0 + h * Shape::width},
+                                continued, last, branch + i * Shape::NR + h * Shape::width, probe);
                 }
             }
         } else {
             for (int64_t i = 0; i < rows; ++i) {
-                T sum[Shape::NR];
+                A sum[Shape::NR];
                 std::memcpy(sum, sums[i], sizeof sum);
                 for (int64_t j = 0; j < columns; ++j) {
-                    finish_pack(splat<1>(sum[j]), i0 + i, At<1>{j0 + j}, continued, last,
+                    finish_pack(splat<1>(sum[j]), partial, i0 + i, At<1>{j0 + j}, continued, last,
                                 branch + i * Shape::NR + j, probe);
                 }
             }
@@ -283,29 +409,31 @@ struct Product {
 
     /// A residual in C itself is added first: later blocks of K find partial sums in its place.
     HD bool in_place() const {
-        return residual == c && activation == Epilogue::None;
+        return static_cast<const void*>(residual) == c && activation == Epilogue::None;
     }
 
     template <int N, class Probe>
-    HOST void finish_pack(Pack<T, N> value, int64_t row, At<N> at, bool continued, bool last,
-                          [[maybe_unused]] T* branch, Probe& probe) const {
-        T* out = c + row * n;
+    HOST void finish_pack(Pack<A, N> value, [[maybe_unused]] A* partial, int64_t row, At<N> at,
+                          bool continued, bool last, [[maybe_unused]] A* branch, Probe& probe) const {
+        Out* out = c + row * n;
         const bool adds_first = in_place();
-        if (continued || accumulate || adds_first) value = value + load(out, at);
-        if (last) {
-            if (bias) value = value + load(bias, at);
-            if (activation == Epilogue::Gelu) {
-                store(before_activation + row * n, at, value);
-                value = Gelu::value(value);
-            }
-            if (residual && !adds_first) {
-                const auto beside = load(residual + row * n, at);
-                if constexpr (Probe::looks) store(branch, At<N>{0}, value);
-                value = value + beside;
-            }
-            value = probe.writes(Output, row, at, value);
+        if (continued) value = value + load(partial + row * n, at);
+        else if (accumulate || adds_first) value = value + load(out, at);
+        if (!last) {
+            store(partial + row * n, at, value);
+            return;
         }
-        store(out, at, value);
+        if (bias) value = value + load(bias, at);
+        if (activation == Epilogue::Gelu) {
+            store(before_activation + row * n, at, value);
+            value = Gelu::value(value);
+        }
+        if (residual && !adds_first) {
+            const auto beside = load(residual + row * n, at);
+            if constexpr (Probe::looks) store(branch, At<N>{0}, value);
+            value = value + beside;
+        }
+        store(out, at, probe.writes(Output, row, at, value));
     }
 };
 

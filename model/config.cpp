@@ -44,6 +44,11 @@ const std::vector<std::string>& words<ResidualInit>() {
     return all;
 }
 template <>
+const std::vector<std::string>& words<Precision>() {
+    static const std::vector<std::string> all = {"fp32", "bf16"};
+    return all;
+}
+template <>
 const std::vector<std::string>& words<Parametrization>() {
     static const std::vector<std::string> all = {"standard", "mup", "completep"};
     return all;

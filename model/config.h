@@ -18,6 +18,9 @@ enum class Position { Learned, Rotary, None };
 enum class QkNorm { None, RMSNorm, LayerNorm };
 enum class Init { Normal, Truncated, FanIn, Orthogonal };
 enum class ResidualInit { Total, Depth, Same, Zero };
+/// What weights and activations are stored in. Arithmetic, master weights, gradients of parameters, moments
+/// and losses are float32 in either.
+enum class Precision { Float32, Bfloat16 };
 enum class Parametrization { Standard, MuP, CompleteP };
 
 /// The words for a choice's values on the command line, in the order of the enumeration.

@@ -10,50 +10,28 @@
 #include "model/block.h"
 #include "model/config.h"
 #include "model/memory.h"
+#include "model/model.h"
 #include "model/parameters.h"
 
 namespace wobble {
 
-/// Weights, gradients and activations for up to `batch` sequences at a time. T: float, or double to check
-/// gradients.
+/// Weights, gradients and activations for up to `batch` sequences at a time, stored in T: float, bf16, or
+/// double to check gradients.
 template <class T>
-class Gpt {
+class Gpt final : public Model<Accumulator<T>> {
   public:
     using A = Accumulator<T>;
+    using Model<A>::config_, Model<A>::table_, Model<A>::gradients_, Model<A>::losses_, Model<A>::objective_;
 
-    /// Memory for sequences of up to config.context tokens. Without `training`, nothing is held for backward.
     Gpt(const ModelConfig& config, int64_t batch, bool training);
-    const ModelConfig& config() const { return config_; }
-    const ParameterTable& table() const { return table_; }
-    T* weights() { return weights_; }      // [table().buffer_size]
-    A* gradients() { return gradients_; }  // [table().buffer_size], the sum over micro-batches
-    size_t bytes() const { return memory_.bytes(); }
-
-    /// Σ over the rows of their loss, in nats; a target of -1 has none. `scale` is what each row's loss
-    /// counts in the gradient, 1 / (targets in the whole step) for a mean; 0 when no backward follows.
-    /// tokens, targets: [batch, sequence].
+    size_t bytes() const override { return memory_.bytes(); }
+    void weights_changed(Context& context) override;
     double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                   int64_t sequence, double scale);
-
-    /// Gradient of the last forward, written to gradients() or, if `accumulate`, added to them.
-    void backward(Context& context, bool accumulate);
-
-    /// Where the recorder looks at attention's weights at tier full: the identities that tie their gradients
-    /// (the whole step's, after its last backward) to the weights.
-    void weight_identities(Context& context);
-
-    /// The logits of one more token at `position` of a single sequence [V]. Keys and values of the positions
-    /// before it are the ones that `append` left behind; position 0 starts afresh.
-    const T* append(Context& context, int32_t token, int64_t position);
-
-    /// Losses of the last forward, row by row [batch · sequence].
-    const A* losses() const { return losses_; }
-    /// The residual stream behind the last block in the last forward [batch · sequence, C].
-    const T* stream() const { return streams_.back(); }
-
-    /// What the gradient is that of, Σ over the rows of the last forward: the loss, and what z-loss and label
-    /// smoothing make of it.
-    double objective() const { return objective_; }
+                   int64_t sequence, double scale) override;
+    void backward(Context& context, bool accumulate) override;
+    void weight_identities(Context& context) override;
+    const A* append(Context& context, int32_t token, int64_t position) override;
+    std::vector<A> stream() const override;
 
   private:
     using Tensor = typename Tensors<T>::Tensor;
@@ -68,20 +46,16 @@ class Gpt {
     void head_backward(Context& context);
     void embedding_backward(Context& context);
 
-    ModelConfig config_;
-    ParameterTable table_;
     int64_t batch_;
     bool training_;
     Memory memory_;
 
-    T* weights_ = nullptr;
-    A* gradients_ = nullptr;
+    T* compute_ = nullptr;     // the weights that forward and backward use: the master's own where T is A
     Tensor wte_, wpe_, head_;  // [V, C], [T, C], [V, C]; head_ is wte_ where they are tied
 
     std::optional<Norm<T>> ln_0_, ln_f_;  // of the embedding, before the head
     std::vector<TransformerBlock<T>> blocks_;
     T *embedding_ = nullptr, *logits_ = nullptr;  // [B·T, C], [B·T, V]
-    A* losses_ = nullptr;                         // [B·T]
     A* objectives_ = nullptr;                     // [B·T], where they are not the losses
 
     RotaryTable<T> rotary_;
@@ -89,10 +63,10 @@ class Gpt {
     TokenIndex index_;
 
     // The last forward.
-    double objective_ = 0;
     const int32_t* tokens_ = nullptr;
     std::vector<const T*> streams_;  // [L + 1]: the residual stream before each block, and after the last
     const T* head_in_ = nullptr;     // what the head was given
+    std::vector<A> appended_;        // logits of the last append, where T is not A
     T* scaled_ = nullptr;            // [B·T, C], where logits have a factor and no norm takes it up
 };
 

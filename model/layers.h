@@ -4,18 +4,19 @@
 
 #include "kernels/classifier.h"
 #include "kernels/identities.h"
+#include "kernels/round.h"
 #include "model/gpt.h"
 
 namespace wobble {
 
 template <class T>
 Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training)
-    : config_(config), table_((check(config), config)), batch_(batch), training_(training) {
+    : Model<A>(config), batch_(batch), training_(training) {
     if (config.embedding_norm) ln_0_.emplace(config, Site{"ln_0"});
     for (int64_t l = 0; l < config.layers; ++l) blocks_.emplace_back(config, l);
     if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"}, config.output_factor());
     memory_.plan([this](Memory& memory) { lay_out(memory); });
-    bind({table_, weights_, gradients_});
+    bind({table_, compute_, gradients_});
     rotary_.fill(config);
 }
 
@@ -23,7 +24,9 @@ template <class T>
 void Gpt<T>::lay_out(Memory& memory) {
     const int64_t rows = batch_ * config_.context, C = config_.channels;
     const int64_t wide = std::max(config_.qkv_width(), config_.fc_width());
-    weights_ = memory.take<T>(table_.buffer_size);
+    this->weights_ = memory.take<A>(table_.buffer_size);
+    if constexpr (std::is_same_v<T, A>) compute_ = this->weights_;
+    else compute_ = memory.take<T>(table_.buffer_size);
     if (training_) gradients_ = memory.take<A>(table_.buffer_size);
 
     rotary_.lay_out(memory, config_);
@@ -58,6 +61,24 @@ void Gpt<T>::bind(const Tensors<T>& tensors) {
     if (ln_f_) ln_f_->bind(tensors);
 }
 
+template <class T>
+void Gpt<T>::weights_changed([[maybe_unused]] Context& context) {
+    if constexpr (!std::is_same_v<T, A>) {
+        for (const Parameter& p : table_.parameters) {
+            launch(context, flat_rows(p.size),
+                   RoundWeights<T>{
+                       .master = this->weights_ + p.offset, .weight = compute_ + p.offset, .n = p.size},
+                   {p.name.c_str(), -1, Phase::Update, ".rounded"});
+        }
+    }
+}
+
+template <class T>
+auto Gpt<T>::stream() const -> std::vector<A> {
+    const T* last = streams_.back();
+    return {last, last + workspace_.rows * config_.channels};
+}
+
 // ------------------------------------------------------------------------------------------------------------
 // forward
 
@@ -90,9 +111,14 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
 }
 
 template <class T>
-const T* Gpt<T>::append(Context& context, int32_t token, int64_t position) {
+auto Gpt<T>::append(Context& context, int32_t token, int64_t position) -> const A* {
     logits_forward(context, &token, position, shape(1, position + 1, 1));
-    return logits_;
+    if constexpr (std::is_same_v<T, A>) {
+        return logits_;
+    } else {
+        appended_.assign(logits_, logits_ + config_.vocab);
+        return appended_.data();
+    }
 }
 
 /// Logits of the `shape.queries` last positions of each sequence, the first of them at `position`.
@@ -156,21 +182,21 @@ void Gpt<T>::head_backward(Context& context) {
     const T* dlogits = logits_;
     const Site site{"head", -1, Phase::Backward}, weight = site.of(".weight");
     launch(context,
-           Product<T>{.a = dlogits,
-                      .b = head_in_,
-                      .c = head_.gradient,
-                      .m = V,
-                      .n = C,
-                      .k = w.rows,
-                      .transpose_a = true,
-                      .accumulate = w.accumulate},
+           Product<T, A>{.a = dlogits,
+                         .b = head_in_,
+                         .c = head_.gradient,
+                         .m = V,
+                         .n = C,
+                         .k = w.rows,
+                         .transpose_a = true,
+                         .accumulate = w.accumulate},
            weight);
     // Before the embedding adds its share to the matrix that both use. A row of dlogits adds up to something
     // with z-loss, and behind the slopes of a cap.
     const bool adds_up_to_zero = config_.z_loss == 0 && config_.logit_softcap == 0;
     if (adds_up_to_zero && !w.accumulate && context.recorder &&
         context.recorder->tier(weight) == Tier::Full) {
-        launch(context, ColumnTotals<T>::teams(C),
+        launch(context, ColumnTotals<A>::teams(C),
                ColumnTotals<A>{.x = head_.gradient, .out = w.chunks_a, .rows = V, .C = C}, weight);
     }
     launch(

@@ -40,14 +40,14 @@ class Linear {
     void backward(Context& context, const T* x, const T* dy, T* dx, const Workspace<T>& w) const {
         const Site site{site_.name, site_.layer, Phase::Backward};
         launch(context,
-               Product<T>{.a = x,
-                          .b = dy,
-                          .c = weight.gradient,
-                          .m = in_,
-                          .n = out_,
-                          .k = w.rows,
-                          .transpose_a = true,
-                          .accumulate = w.accumulate},
+               Product<T, Accumulator<T>>{.a = x,
+                                          .b = dy,
+                                          .c = weight.gradient,
+                                          .m = in_,
+                                          .n = out_,
+                                          .k = w.rows,
+                                          .transpose_a = true,
+                                          .accumulate = w.accumulate},
                site.of(".weight"));
         if (bias) {
             const int64_t chunks = chunk_count(w.rows);

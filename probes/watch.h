@@ -138,6 +138,29 @@ class BlockProbe {
         if (queue.values >= enough || queue.count == most_regions) [[unlikely]]
             flush(channel);
     }
+    /// Of narrower storage, a widened copy is laid aside.
+    CALLS_HOST_CODE
+    template <class S>
+    requires(!std::is_same_v<S, A>) HD void wrote(int channel, int64_t row, int64_t column, S* p,
+                                                  int64_t columns, int64_t rows = 1, int64_t stride = 0) {
+        if (breaks_) [[unlikely]]
+            break_one(channel, row, column, p, columns, rows, stride);
+        Queue& queue = queues_[channel];
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t done = 0; done < columns;) {
+                if (queue.aside == most_aside || queue.count == most_regions) [[unlikely]]
+                    flush(channel);
+                const int64_t left = columns - done, room = most_aside - queue.aside;
+                const int64_t some = left < room ? left : room;
+                A* aside = queue.memory + queue.aside;
+                const S* from = p + r * stride + done;
+                Lane{}.each(some, [&](auto at) INLINED { store(aside, at, load(from, at)); });
+                queue.regions[queue.count++] = {aside, 0, row + r, column + done, 1, some};
+                queue.aside += int(some);
+                done += some;
+            }
+        }
+    }
     CALLS_HOST_CODE
     template <int N>
     HD Pack<A, N> observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
@@ -160,8 +183,9 @@ class BlockProbe {
         return value;
     }
     CALLS_HOST_CODE
-    HD void pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
-                 int64_t rows, A factor = 1) {
+    template <class Branch, class Beside>
+    HD void pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
+                 int64_t columns, int64_t rows, A factor = 1) {
         if (!add_pair<A>(branch, stride, beside, beside_stride, columns, rows, factor))
             add_pair<double>(branch, stride, beside, beside_stride, columns, rows, factor);
     }
@@ -186,9 +210,9 @@ class BlockProbe {
     };
 
     /// Adds up products in S. Returns false, with nothing added, where S might not hold the squares.
-    template <class S>
-    bool add_pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
-                  int64_t rows, A factor) {
+    template <class S, class Branch, class Beside>
+    bool add_pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
+                  int64_t columns, int64_t rows, A factor) {
         Sum<Lane, S> dot, squares, beside_squares;
         for (int64_t r = 0; r < rows; ++r) {
             Lane{}.each(columns, [&](auto at) {
@@ -214,11 +238,12 @@ class BlockProbe {
         if (f.hits(channel, row, at.index, N)) value.set(int(f.column - at.index), A(f.value));
         return value;
     }
-    __attribute__((noinline)) void break_one(int channel, int64_t row, int64_t column, A* p, int64_t columns,
+    template <class S>
+    __attribute__((noinline)) void break_one(int channel, int64_t row, int64_t column, S* p, int64_t columns,
                                              int64_t rows, int64_t stride) const {
         const Fault& f = look_.fault;
         if (f.row < row || f.row >= row + rows || !f.hits(channel, f.row, column, int(columns))) return;
-        p[(f.row - row) * stride + f.column - column] = A(f.value);
+        p[(f.row - row) * stride + f.column - column] = S(A(f.value));
     }
 
     __attribute__((noinline)) void flush(int channel) {
@@ -295,12 +320,13 @@ struct LaneProbe {
     }
     template <class T>
     HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
-    HD void pair(const A* branch, int64_t stride, const A* beside, int64_t beside_stride, int64_t columns,
-                 int64_t rows, A factor = 1) {
+    template <class Branch, class Beside>
+    HD void pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
+                 int64_t columns, int64_t rows, A factor = 1) {
         for (int64_t r = 0; r < rows; ++r) {
             for (int64_t c = 0; c < columns; ++c) {
-                const double v = double(branch[r * stride + c]) * double(factor),
-                             b = double(beside[r * beside_stride + c]);
+                const double v = double(A(branch[r * stride + c])) * double(factor),
+                             b = double(A(beside[r * beside_stride + c]));
                 pairs.merge({true, v * b, v * v, b * b});
             }
         }

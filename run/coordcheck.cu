@@ -121,10 +121,11 @@ class Subject {
           options_(options),
           batch_(batch),
           sequences_(int64_t(batch.provenance.size())),
-          model_(config, sequences_, true),
-          optimizer_(model_.table(), adamw_settings(options)),
+          model_(make_model(config, options.precision, sequences_, true)),
+          optimizer_(model_->table(), adamw_settings(options)),
           schedule_(schedule(options)) {
-        initialise(model_.table(), seed, model_.weights());
+        initialise(model_->table(), seed, model_->weights());
+        model_->weights_changed(context_);
     }
 
     /// The sites of a forward, in its order: of the last block alone, or as the mean over blocks.
@@ -149,7 +150,7 @@ class Subject {
             if (r.channel != std::string("output")) continue;
             if (in_blocks && r.layer < 0) add_stream(layers);
             in_blocks = r.layer >= 0;
-            if (last_block && in_blocks && r.layer + 1 < model_.config().layers) continue;
+            if (last_block && in_blocks && r.layer + 1 < model_->config().layers) continue;
             add(layers, r, samples[i].second, seen, last_block ? "h.last" : "h.*");
         }
         return layers.means();
@@ -158,13 +159,17 @@ class Subject {
     /// UserError when loss or gradient is not finite.
     void step() {
         const double loss = forward(1 / double(batch_.valid_targets));
-        model_.backward(context_, false);
+        model_->backward(context_, false);
         const double lr = schedule_.at(steps_);
         ++steps_;
-        if (!std::isfinite(loss) ||
-            !optimizer_.step(context_, model_.weights(), model_.gradients(), lr, steps_, OnNonfinite::Stop)
-                 .applied) {
-            const ModelConfig& c = model_.config();
+        const bool finite =
+            std::isfinite(loss) &&
+            optimizer_.step(context_, model_->weights(), model_->gradients(), lr, steps_, OnNonfinite::Stop)
+                .applied;
+        if (finite) {
+            model_->weights_changed(context_);
+        } else {
+            const ModelConfig& c = model_->config();
             throw UserError("width " + std::to_string(c.channels) + ", depth " + std::to_string(c.layers) +
                             ": step " + std::to_string(steps_) +
                             " is not finite; there are no sizes to compare; choose a smaller --lr");
@@ -192,8 +197,8 @@ class Subject {
     };
 
     double forward(double scale) {
-        return model_.forward(context_, batch_.inputs.data(), batch_.targets.data(), sequences_,
-                              model_.config().context, scale);
+        return model_->forward(context_, batch_.inputs.data(), batch_.targets.data(), sequences_,
+                               model_->config().context, scale);
     }
 
     /// RMS of the difference from the first look; NaN in it, and where there is nothing to compare.
@@ -221,8 +226,7 @@ class Subject {
             if (head.site == r.site) layers.add(name + " largest logit", head.abs_logit, NAN);
     }
     void add_stream(Layers& layers) {
-        const int64_t values = sequences_ * model_.config().context * model_.config().channels;
-        const std::vector<float> stream(model_.stream(), model_.stream() + values);
+        const std::vector<float> stream = model_->stream();
         layers.add("stream", rms(stream), change("stream", stream));
     }
 
@@ -230,7 +234,7 @@ class Subject {
     const Options& options_;
     const Batch& batch_;
     int64_t sequences_, steps_ = 0;
-    Gpt<float> model_;
+    std::unique_ptr<Model<float>> model_;
     Optimizer<float> optimizer_;
     Schedule schedule_;
     std::map<std::string, std::vector<float>> start_;  // by site

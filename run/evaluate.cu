@@ -36,7 +36,7 @@ std::vector<HeldOut> open_held_out(const Options& o, int vocab) {
     return sets;
 }
 
-Evaluation evaluate(Context& context, Gpt<float>& model, const Dataset& data, int64_t batch,
+Evaluation evaluate(Context& context, Model<float>& model, const Dataset& data, int64_t batch,
                     int64_t sequences) {
     const auto begin = std::chrono::steady_clock::now();
     const int64_t all = data.sequences_per_epoch();
@@ -53,10 +53,11 @@ Evaluation evaluate(Context& context, Gpt<float>& model, const Dataset& data, in
     return {loss / double(tokens), tokens, seconds};
 }
 
-void load_weights(const SafetensorsFile& file, Gpt<float>& model) {
+void load_weights(const SafetensorsFile& file, Context& context, Model<float>& model) {
     for (const Parameter& p : model.table().parameters) {
         read_tensor(file, {p.name, DType::F32, p.shape, nullptr}, model.weights() + p.offset);
     }
+    model.weights_changed(context);
 }
 
 Context make_context(const Options& options) {
@@ -84,8 +85,8 @@ Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads
     }
     options.threads = threads;
     Trained trained{options, files->step, make_context(options),
-                    Gpt<float>(model_config(options, wte->shape[0]), batch, false)};
-    load_weights(files->model, trained.model);
+                    make_model(model_config(options, wte->shape[0]), options.precision, batch, false)};
+    load_weights(files->model, trained.context, *trained.model);
     return trained;
 }
 
@@ -96,7 +97,7 @@ void run_evaluation(const Command& command) {
         trained.options.val = command.options.val;
         trained.options.holdout = 0;
     }
-    const std::vector<HeldOut> sets = open_held_out(trained.options, int(trained.model.config().vocab));
+    const std::vector<HeldOut> sets = open_held_out(trained.options, int(trained.model->config().vocab));
     if (sets.empty()) {
         throw UserError(
             "the run keeps no data back (--holdout 0, no --val); name some, for example --val "
@@ -105,7 +106,7 @@ void run_evaluation(const Command& command) {
     nlohmann::json json = {{"run", command.run}, {"step", trained.step}, {"evals", nlohmann::json::array()}};
     for (const HeldOut& set : sets) {
         const Evaluation e =
-            evaluate(trained.context, trained.model, set.data, batch, command.options.eval_sequences);
+            evaluate(trained.context, *trained.model, set.data, batch, command.options.eval_sequences);
         if (command.json) {
             json["evals"].push_back({{"name", set.name}, {"loss", e.loss}, {"tokens", e.tokens}});
         } else {

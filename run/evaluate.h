@@ -6,7 +6,7 @@
 
 #include "data/dataset.h"
 #include "model/checkpoint.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "run/command_line.h"
 
 namespace wobble {
@@ -27,11 +27,11 @@ struct Evaluation {
 std::vector<HeldOut> open_held_out(const Options& options, int vocab);
 
 /// Mean loss over the first `sequences` sequences of the data (0: all of them), `batch` at a time.
-Evaluation evaluate(Context& context, Gpt<float>& model, const Dataset& data, int64_t batch,
+Evaluation evaluate(Context& context, Model<float>& model, const Dataset& data, int64_t batch,
                     int64_t sequences);
 
 /// Reads the weights out of a checkpoint's file into the model.
-void load_weights(const SafetensorsFile& file, Gpt<float>& model);
+void load_weights(const SafetensorsFile& file, Context& context, Model<float>& model);
 
 /// Device and threads as the options ask.
 Context make_context(const Options& options);
@@ -41,7 +41,7 @@ struct Trained {
     Options options;
     int64_t step;
     Context context;
-    Gpt<float> model;
+    std::unique_ptr<Model<float>> model;
 };
 Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads, int64_t batch);
 

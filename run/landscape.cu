@@ -11,7 +11,7 @@ namespace {
 /// Puts weights back when a look is over.
 class WeightsKept {
   public:
-    explicit WeightsKept(Gpt<float>& model)
+    explicit WeightsKept(Model<float>& model)
         : model_(model), kept_(model.weights(), model.weights() + model.table().buffer_size) {}
     WeightsKept(const WeightsKept&) = delete;
     WeightsKept& operator=(const WeightsKept&) = delete;
@@ -25,7 +25,7 @@ class WeightsKept {
     }
 
   private:
-    Gpt<float>& model_;
+    Model<float>& model_;
     std::vector<float> kept_;
 };
 

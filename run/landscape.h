@@ -14,7 +14,7 @@ namespace wobble {
 class Landscape {
   public:
     /// `sequences` of the batch are a micro-batch of the model.
-    Landscape(Context& context, Gpt<float>& model, int64_t sequences)
+    Landscape(Context& context, Model<float>& model, int64_t sequences)
         : context_(context), model_(model), sequences_(sequences) {}
 
     /// Before an update: the weights that it starts from.
@@ -37,7 +37,7 @@ class Landscape {
     void gradient(const Batch& batch);
 
     Context& context_;
-    Gpt<float>& model_;
+    Model<float>& model_;
     int64_t sequences_;
     std::vector<float> before_;                              // [buffer_size]
     double last_alpha_ = 1;                                  // where the last crossing was found

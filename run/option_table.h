@@ -40,6 +40,10 @@ void for_each_option(O& o, Visit&& visit) {
 
     for_each_choice(o.model, detail::VisitChoice<std::remove_reference_t<Visit>>{visit});
 
+    visit.group("Precision");
+    visit("precision", o.precision, Fixed,
+          "What weights and activations are stored in: fp32, or bf16 beside float32 master weights");
+
     visit.group("Seeds");
     visit("init-seed", o.init_seed, Fixed, "Seed of the initial weights");
     visit("data-seed", o.data_seed, Fixed, "Seed of the order of the data");

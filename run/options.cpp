@@ -49,6 +49,12 @@ void check(const Options& o) {
     within(o.weight_decay, 0, 1e6, "--weight-decay"), within(o.clip, 0, 1e30, "--clip");
     check(model_config(o, 1));
     ParameterTable{model_config(o, 1)};
+    const bool looks_around = o.sharpness_every > 0 || o.hessian_every > 0;
+    refuse_if(
+        looks_around && o.precision != Precision::Float32,
+        std::string(o.hessian_every > 0 ? "--hessian-every" : "--sharpness-every") +
+            " takes differences of weights, which bf16 would round away; choose --precision fp32 or leave it "
+            "out");
     schedule_shape(o.schedule);
     on_nonfinite(o);
     refuse_if(o.device != "auto" && o.device != "cpu" && o.device != "cuda",

@@ -28,6 +28,8 @@ struct Options {
     bool decay_everything = false;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1.0;
     std::string on_nonfinite = "stop";
+    // Precision
+    Precision precision = Precision::Float32;
     // Seeds
     uint64_t init_seed = 1, data_seed = 1;
     // Run

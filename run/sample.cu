@@ -94,7 +94,7 @@ void run_sampling(const Command& command) {
     if (command.top_k < 0)
         throw UserError("--top-k is " + std::to_string(command.top_k) + "; expected at least 0");
     Trained trained = load_trained(command.run, command.checkpoint, command.options.threads, 1);
-    const int64_t vocab = trained.model.config().vocab, context = trained.model.config().context;
+    const int64_t vocab = trained.model->config().vocab, context = trained.model->config().context;
 
     std::vector<int32_t> text = prompt_tokens(command.prompt, vocab);
     for (const int32_t token : text) print_token(token, vocab);
@@ -107,7 +107,7 @@ void run_sampling(const Command& command) {
             held = 0;
             fed = text.size() - size_t(context + 1) / 2;
         }
-        while (fed < text.size()) logits = trained.model.append(trained.context, text[fed++], held++);
+        while (fed < text.size()) logits = trained.model->append(trained.context, text[fed++], held++);
         text.push_back(
             draw(logits, vocab, command.temperature, command.top_k, uniform(command.seed, uint64_t(i))));
         print_token(text.back(), vocab);

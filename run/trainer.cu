@@ -25,12 +25,13 @@ Trainer::Trainer(const Options& options)
       data_(open_training_data(options)),
       held_out_(open_held_out(options, data_.vocab())),
       context_(make_context(options)),
-      model_(model_config(options, data_.vocab()), options.batch, true),
-      optimizer_(model_.table(), adamw_settings(options)),
+      model_(make_model(model_config(options, data_.vocab()), options.precision, options.batch, true)),
+      optimizer_(model_->table(), adamw_settings(options)),
       schedule_(schedule(options)),
-      observer_(options_, model_.table(), data_),
-      landscape_(context_, model_, options.batch) {
-    initialise(model_.table(), options.init_seed, model_.weights());
+      observer_(options_, model_->table(), data_),
+      landscape_(context_, *model_, options.batch) {
+    initialise(model_->table(), options.init_seed, model_->weights());
+    model_->weights_changed(context_);
     optimizer_.measure_distance_from(observer_.initial_weights());
     optimizer_.group_tokens(observer_.decile_of_token());
 }
@@ -51,15 +52,15 @@ double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* 
     const double scale = 1.0 / double(batch.valid_targets);
     double loss = 0, objective = 0;
     for (int64_t i = 0; i < options_.accum; ++i) {
-        loss += model_.forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
-                               options_.batch, options_.model.context, scale);
-        objective += model_.objective();
-        if (observer) observer->after_forward(i, batch, model_.losses());
+        loss += model_->forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
+                                options_.batch, options_.model.context, scale);
+        objective += model_->objective();
+        if (observer) observer->after_forward(i, batch, model_->losses());
         if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
-        model_.backward(context_, i > 0);
-        if (observer) observer->after_backward(context_, i, model_.gradients());
+        model_->backward(context_, i > 0);
+        if (observer) observer->after_backward(context_, i, model_->gradients());
     }
-    model_.weight_identities(context_);
+    model_->weight_identities(context_);
     objective_ = objective * scale;
     return loss * scale;
 }
@@ -76,7 +77,8 @@ StepRow Trainer::step() {
     StepReport report;
     report.grad_norm = NAN;
     const auto update = [&](OnNonfinite how) {
-        report = optimizer_.step(context_, model_.weights(), model_.gradients(), lr, step_ + 1, how);
+        report = optimizer_.step(context_, model_->weights(), model_->gradients(), lr, step_ + 1, how);
+        if (report.applied) model_->weights_changed(context_);
     };
     if (std::isfinite(loss)) update(OnNonfinite::Stop);
     if (!report.applied) {
@@ -151,7 +153,7 @@ std::vector<EvalRow> Trainer::evaluate() {
     std::vector<EvalRow> rows;
     for (const HeldOut& set : held_out_) {
         const Evaluation e =
-            wobble::evaluate(context_, model_, set.data, options_.batch, options_.eval_sequences);
+            wobble::evaluate(context_, *model_, set.data, options_.batch, options_.eval_sequences);
         rows.push_back(
             {.step = step_, .name = set.name, .loss = e.loss, .tokens = e.tokens, .seconds = e.seconds});
     }
@@ -160,7 +162,7 @@ std::vector<EvalRow> Trainer::evaluate() {
 
 std::vector<TensorView> Trainer::views(const std::string& prefix, const float* buffer) const {
     std::vector<TensorView> views;
-    for (const Parameter& p : model_.table().parameters) {
+    for (const Parameter& p : model_->table().parameters) {
         views.push_back({prefix + p.name, DType::F32, p.shape, buffer + p.offset});
     }
     return views;
@@ -182,7 +184,7 @@ void Trainer::write_checkpoint(const std::string& run, int keep) {
     for (const auto& moments : {views("m.", optimizer_.m()), views("v.", optimizer_.v())}) {
         state.insert(state.end(), moments.begin(), moments.end());
     }
-    wobble::write_checkpoint(run, step_, views("", model_.weights()), state, keep);
+    wobble::write_checkpoint(run, step_, views("", model_->weights()), state, keep);
 }
 
 std::vector<std::string> Trainer::resume(const std::string& run) {
@@ -192,7 +194,7 @@ std::vector<std::string> Trainer::resume(const std::string& run) {
     for (const TensorView& view : counter_views(step_, tokens_, cursor_)) {
         read_tensor(files->state, view, const_cast<void*>(view.data));
     }
-    load_weights(files->model, model_);
+    load_weights(files->model, context_, *model_);
     for (const auto& moments : {views("m.", optimizer_.m()), views("v.", optimizer_.v())}) {
         for (const TensorView& view : moments) read_tensor(files->state, view, const_cast<void*>(view.data));
     }
@@ -200,14 +202,15 @@ std::vector<std::string> Trainer::resume(const std::string& run) {
 }
 
 std::string Trainer::describe() const {
-    const ModelConfig& c = model_.config();
+    const ModelConfig& c = model_->config();
     const auto n = [](int64_t value) { return std::to_string(value); };
     char memory[32];
-    std::snprintf(memory, sizeof memory, "%.0f MB", double(model_.bytes()) * 1e-6);
+    std::snprintf(memory, sizeof memory, "%.0f MB", double(model_->bytes()) * 1e-6);
     const std::string flags = flags_of(c);
     std::string text = "model   GPT-2" + (flags.empty() ? "" : " with " + flags) + ", L" + n(c.layers) +
                        " H" + n(c.heads) + " C" + n(c.channels) + " T" + n(c.context) + " V" + n(c.vocab) +
-                       ": " + with_commas(parameter_count()) + " parameters, " + memory + ", " +
+                       (options_.precision == Precision::Bfloat16 ? " in bf16: " : ": ") +
+                       with_commas(parameter_count()) + " parameters, " + memory + ", " +
                        n(context_.threads) + (context_.threads == 1 ? " thread\n" : " threads\n");
     std::string lines = data_.describe();
     for (size_t at = 0; at < lines.size();) {

@@ -9,7 +9,7 @@
 
 #include "data/batch.h"
 #include "model/checkpoint.h"
-#include "model/gpt.h"
+#include "model/model.h"
 #include "optim/optimizer.h"
 #include "probes/run_db.h"
 #include "run/evaluate.h"
@@ -51,7 +51,7 @@ class Trainer {
     const Dataset& data() const { return data_; }
     /// Lines for people about the model and its data.
     std::string describe() const;
-    int64_t parameter_count() const { return model_.table().count(); }
+    int64_t parameter_count() const { return model_->table().count(); }
 
   private:
     double gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer);
@@ -63,7 +63,7 @@ class Trainer {
     Dataset data_;
     std::vector<HeldOut> held_out_;
     Context context_;
-    Gpt<float> model_;
+    std::unique_ptr<Model<float>> model_;
     Optimizer<float> optimizer_;
     Schedule schedule_;
     Observer observer_;

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -36,6 +37,47 @@ int64_t distance(float a, float b) {
         return bits < 0 ? int64_t(INT32_MIN) - bits : int64_t(bits);
     };
     return std::abs(ordered(a) - ordered(b));
+}
+
+// -------------------------------------------------------------------------------------------------- bfloat16
+
+/// The nearest of the two bfloat16 numbers around x, of equally near ones that with an even last bit; beyond
+/// the largest lies 2^128, which is infinity.
+float nearest_bfloat16(float x) {
+    if (!std::isfinite(x)) return x;
+    const uint32_t below = std::bit_cast<uint32_t>(std::abs(x)) & 0xffff0000u, above = below + 0x10000u;
+    const double low = double(std::bit_cast<float>(below)),
+                 high = above == 0x7f800000u ? 0x1p128 : double(std::bit_cast<float>(above));
+    const double down = std::abs(double(x)) - low, up = high - std::abs(double(x));
+    const bool takes_low = down < up || (down == up && (below >> 16) % 2 == 0);
+    return std::copysign(std::bit_cast<float>(takes_low ? below : above), x);
+}
+
+// Every 509th float, subnormal, infinite and NaN ones among them, and every tie near 1; alone and in packs.
+TEST(Arithmetic, Bfloat16RoundsToTheNearestAloneAndInPacks) {
+    std::vector<float> all;
+    for (uint64_t bits = 0; bits < (uint64_t(1) << 32); bits += 509)
+        all.push_back(std::bit_cast<float>(uint32_t(bits)));
+    for (uint32_t bits = 0x3f808000u; bits < 0x40008000u; bits += 0x8000u)
+        all.push_back(std::bit_cast<float>(bits));
+    all.resize(all.size() / 16 * 16);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < all.size(); i += 16) {
+        Pack<float, 16> x;
+        for (int j = 0; j < 16; ++j) x.set(j, all[i + size_t(j)]);
+        bf16 stored[16];
+        store(stored, At<16>{0}, x);
+        const auto back = load(stored, At<16>{0});
+        for (int j = 0; j < 16; ++j) {
+            const float expected = nearest_bfloat16(x[j]), alone = float(bf16(x[j]));
+            if (std::isnan(expected)) wrong += !std::isnan(alone) + !std::isnan(back[j]);
+            else
+                wrong += (alone != expected) + (back[j] != expected) +
+                         (std::signbit(alone) != std::signbit(expected));
+            wrong += bf16(alone).bits != stored[j].bits;
+        }
+    }
+    EXPECT_EQ(wrong, 0);
 }
 
 // ----------------------------------------------------------------------------------------------- exponential
@@ -112,7 +154,7 @@ TEST(Arithmetic, RoundsToBf16AsIntegersDo) {
         const float x = std::bit_cast<float>(bits);
         for (float signed_x : {x, -x}) {
             const float rounded = rounded_to_bf16(splat<1>(signed_x))[0];
-            if (rounded != test::bf16(signed_x)) ADD_FAILURE() << signed_x << " became " << rounded;
+            if (rounded != test::to_bf16(signed_x)) ADD_FAILURE() << signed_x << " became " << rounded;
         }
     };
     for (uint32_t bits = 0x00800000; bits < 0x77000000; bits += 1009) expect(bits);

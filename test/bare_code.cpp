@@ -195,6 +195,7 @@ const char* const source = R"(
 #include "kernels/residual.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rotary.h"
+#include "kernels/round.h"
 #include "kernels/softcap.h"
 #include "kernels/value_residual.h"
 namespace wobble {
@@ -213,7 +214,8 @@ void whole(Context& context, const Kernel& kernel) {
 ROWS(EmbeddingForward) ROWS(TokenEmbeddingBackward) ROWS(PositionEmbeddingBackward)
 ROWS(LayerNormForward) ROWS(LayerNormBackward) ROWS(LayerNormExamples)
 ROWS(RMSNormForward) ROWS(RMSNormBackward) ROWS(ActivationForward) ROWS(ActivationBackward)
-ROWS(Residual) ROWS(Scale) ROWS(SoftmaxCrossEntropy) ROWS(LogitSoftcap)
+ROWS(Residual) ROWS(Scale) template void rows<RoundWeights<bf16>>(const RoundWeights<bf16>&, int64_t);
+ ROWS(SoftmaxCrossEntropy) ROWS(LogitSoftcap)
 ROWS(AdamW) ROWS(ColumnSum) ROWS(SumChunks)
 ROWS(RMSNormExamples) ROWS(GatedForward) ROWS(GatedBackward)
 template void rows<ActivationForward<float, GeluExact>>(const ActivationForward<float, GeluExact>&, int64_t);

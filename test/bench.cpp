@@ -111,8 +111,8 @@ TEST(Bench, FindsCasesByKernelRoleAndList) {
     const auto count = [](const char* patterns) { return matching_cases(patterns).size(); };
     EXPECT_EQ(count(""), kernel_cases().size());
     EXPECT_EQ(count("*"), kernel_cases().size());
-    EXPECT_EQ(count("layernorm_forward"), 1u);
-    EXPECT_EQ(count("product/mlp.proj"), 1u);
+    EXPECT_EQ(count("layernorm_forward"), 2u) << "float32 and bfloat16";
+    EXPECT_EQ(count("product/mlp.proj"), 2u);
     EXPECT_GT(count("product"), 5u);
     EXPECT_EQ(count("product,layernorm*"), count("product") + count("layernorm*"));
     EXPECT_EQ(count("layernorm"), 0u);
@@ -195,8 +195,8 @@ TEST_F(BenchCommand, WritesARowForEachTier) {
 
     std::set<std::string> seen;
     for (const json& row : all["kernels"]) {
-        seen.insert(row["kernel"].get<std::string>() + " " + row["probes"].get<std::string>());
-        EXPECT_EQ(row["precision"], "float32");
+        seen.insert(row["kernel"].get<std::string>() + " " + row["precision"].get<std::string>() + " " +
+                    row["probes"].get<std::string>());
         EXPECT_EQ(row["roof"], "copy");
         EXPECT_GE(row["rounds"], 3);
         for (const char* positive : {"seconds", "bytes_per_second", "share_of_roof", "launches_per_round"})
@@ -210,9 +210,10 @@ TEST_F(BenchCommand, WritesARowForEachTier) {
     }
     std::set<std::string> expected;
     for (const KernelCase& c : matching_cases("layernorm*")) {
-        for (const char* tier : {"off", "moments", "full"}) expected.insert(c.kernel + " " + tier);
+        for (const char* tier : {"off", "moments", "full"})
+            expected.insert(c.kernel + " " + c.precision + " " + tier);
     }
-    EXPECT_GE(expected.size(), 6u);
+    EXPECT_GE(expected.size(), 12u);
     EXPECT_EQ(seen, expected);
     EXPECT_EQ(all["kernels"].size(), seen.size());
     EXPECT_FALSE(std::filesystem::exists(path("out.json.partial")));

@@ -1,5 +1,6 @@
 #include "test/buffers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -8,18 +9,18 @@ namespace wobble::test {
 namespace {
 
 /// Fills `bytes` with 32-bit words that are NaN as float32, and in pairs as float64, and are out of range as
-/// an index.
+/// an index. Their upper halves are NaN as bfloat16.
 void fill(char* to, int64_t bytes, uint32_t pattern) {
-    for (int64_t i = 0; i < bytes / 4; ++i) {
-        const uint32_t word = pattern | uint32_t(i & 0xff);
-        std::memcpy(to + 4 * i, &word, 4);
+    for (int64_t i = 0; i < bytes; i += 4) {
+        const uint32_t word = pattern | uint32_t(i / 4 & 0xff);
+        std::memcpy(to + i, &word, size_t(std::min<int64_t>(4, bytes - i)));
     }
 }
 
 bool filled(const char* at, int64_t bytes, uint32_t pattern) {
-    for (int64_t i = 0; i < bytes / 4; ++i) {
-        const uint32_t word = pattern | uint32_t(i & 0xff);
-        if (std::memcmp(at + 4 * i, &word, 4) != 0) return false;
+    for (int64_t i = 0; i < bytes; i += 4) {
+        const uint32_t word = pattern | uint32_t(i / 4 & 0xff);
+        if (std::memcmp(at + i, &word, size_t(std::min<int64_t>(4, bytes - i))) != 0) return false;
     }
     return true;
 }
@@ -27,7 +28,9 @@ bool filled(const char* at, int64_t bytes, uint32_t pattern) {
 template <class U>
 void copy(const Values& from, char* to) {
     for (size_t i = 0; i < from.size(); ++i) {
-        const U value = U(from[i]);
+        U value;
+        if constexpr (std::is_same_v<U, bf16>) value = bf16(float(from[i]));
+        else value = U(from[i]);
         std::memcpy(to + i * sizeof(U), &value, sizeof(U));
     }
 }
@@ -37,11 +40,13 @@ void copy(const Values& from, char* to) {
 Buffers::Buffers(const std::vector<Operand>& operands, Precision precision) {
     for (const Operand& operand : operands) {
         const bool wide = operand.kind == Kind::Wide || precision == Precision::Float64;
+        const bool narrow = operand.kind == Kind::Element && precision == Precision::Bfloat16;
+        const char type = operand.kind == Kind::Index ? 'i' : wide ? 'd' : narrow ? 'h' : 'f';
         Buffer buffer{.operand = operand,
-                      .type = operand.kind == Kind::Index ? 'i'
-                              : wide                      ? 'd'
-                                                          : 'f',
-                      .width = operand.kind != Kind::Index && wide ? 8 : 4,
+                      .type = type,
+                      .width = type == 'd'   ? 8
+                               : type == 'h' ? 2
+                                             : 4,
                       .pattern = 0x7ff80000u | uint32_t(buffers_.size() + 1) << 8,
                       .memory = {}};
         const int64_t bytes = buffer.bytes() + 2 * guard * buffer.width;
@@ -54,13 +59,15 @@ Buffers::Buffers(const std::vector<Operand>& operands, Precision precision) {
 void Buffers::write(Buffer& buffer) {
     if (int64_t(buffer.operand.initial.size()) != buffer.operand.size)
         throw std::logic_error("operand " + buffer.operand.name + " has no initial values of its size");
-    if (buffer.type == 'f') copy<float>(buffer.operand.initial, buffer.first());
+    if (buffer.type == 'h') copy<bf16>(buffer.operand.initial, buffer.first());
+    else if (buffer.type == 'f') copy<float>(buffer.operand.initial, buffer.first());
     else if (buffer.type == 'd') copy<double>(buffer.operand.initial, buffer.first());
     else copy<int32_t>(buffer.operand.initial, buffer.first());
 }
 
 Values Buffers::read(const Buffer& buffer) {
     const int64_t n = buffer.operand.size;
+    if (buffer.type == 'h') return reference::values(reinterpret_cast<const bf16*>(buffer.first()), n);
     if (buffer.type == 'f') return reference::values(reinterpret_cast<const float*>(buffer.first()), n);
     if (buffer.type == 'd') return reference::values(reinterpret_cast<const double*>(buffer.first()), n);
     return reference::values(reinterpret_cast<const int32_t*>(buffer.first()), n);

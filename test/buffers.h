@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bf16.h"
 #include "kernels/context.h"
 #include "test/reference.h"
 
@@ -17,7 +18,8 @@ namespace wobble::test {
 using reference::Values;
 using Named = std::map<std::string, Values>;
 
-enum class Precision { Float32, Float64 };
+/// What a kernel stores its elements in; it adds up in float32, or in float64.
+enum class Precision { Bfloat16, Float32, Float64 };
 
 /// What an operand holds: elements of the kernel's storage type, of its accumulator, float64 whatever these
 /// are, or int32 indices.
@@ -39,8 +41,11 @@ class Buffers {
     /// The operand of that name, which must hold elements of type U.
     template <class U>
     U* get(const std::string& name) {
-        static_assert(std::is_same_v<U, float> || std::is_same_v<U, double> || std::is_same_v<U, int32_t>);
-        constexpr char type = std::is_same_v<U, float> ? 'f' : std::is_same_v<U, double> ? 'd' : 'i';
+        constexpr char type = std::is_same_v<U, bf16>     ? 'h'
+                              : std::is_same_v<U, float>  ? 'f'
+                              : std::is_same_v<U, double> ? 'd'
+                                                          : 'i';
+        static_assert(type != 'i' || std::is_same_v<U, int32_t>);
         return reinterpret_cast<U*>(data(name, type));
     }
 
@@ -57,7 +62,7 @@ class Buffers {
 
     struct Buffer {
         Operand operand;
-        char type;      // f, d or i
+        char type;      // h (bfloat16), f, d or i
         int64_t width;  // bytes of an element
         uint32_t pattern;
         Scratch memory;

@@ -106,6 +106,7 @@ KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
     KernelCase c;
     c.name = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
     c.terms = s.T + s.D + 8;
+    if (!blocks) c.narrow_roundings = 2 * s.T;  // the output is added up where it lies, key by key
     const int64_t C = s.H * s.D;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         return {in("qkv", random_values(seed + "qkv", s.B * s.T * 3 * C)), out("out", s.B * s.queries * C),
@@ -136,6 +137,7 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
     c.name = shape_label(blocks ? "attention_backward_blocks" : "attention_backward", s);
     c.forward = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
     c.terms = 2 * (s.T + s.D + 8);
+    c.narrow_roundings = blocks ? 4 : 2 * s.T;  // delta is made of an output that was rounded
     const int64_t C = s.H * s.D, rows = s.B * s.T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values qkv = random_values(seed + "qkv", rows * 3 * C);

@@ -202,6 +202,7 @@ KernelCase attention_forward(const Variant& s, bool blocks) {
     KernelCase c;
     c.name = name_of_case(s, "forward", blocks);
     c.terms = s.T + s.D + 8;
+    if (!blocks) c.narrow_roundings = 2 * s.T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         std::vector<Operand> operands{in("qkv", random_values(seed + "qkv", s.B * s.T * s.columns(), 1.5)),
                                       out("out", s.rows() * s.H * s.D),
@@ -287,7 +288,8 @@ KernelCase attention_backward(const Variant& s, bool blocks) {
     c.name = name_of_case(s, "backward", blocks);
     c.forward = name_of_case(s, "forward", blocks);
     c.terms = 2 * (s.T * s.H / s.K + s.D + 8);
-    if (s.sinks) c.terms = std::max(c.terms, s.B * s.T);
+    c.narrow_roundings = blocks ? 4 : 2 * s.T * s.H / s.K;
+    if (s.sinks) c.terms = std::max(c.terms, s.B * s.T), c.narrow_roundings += s.B * s.T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         Named given{{"qkv", random_values(seed + "qkv", s.B * s.T * s.columns(), 1.5)}};
         if (s.sinks) given["sinks"] = random_values(seed + "sinks", s.H);

@@ -5,6 +5,7 @@
 #include "kernels/adamw.h"
 #include "kernels/reduce.h"
 #include "kernels/residual.h"
+#include "kernels/round.h"
 #include "probes/launch.h"
 #include "test/naive.h"
 
@@ -95,7 +96,7 @@ KernelCase residual(int64_t n, bool in_place, double scale = 1) {
                            .branch = at.get<E>("branch"),
                            .y = at.get<E>("y"),
                            .n = n,
-                           .scale = E(scale)},
+                           .scale = Accumulator<E>(scale)},
                {"case"});
     });
     const auto sum = [=](const Named& given, auto zero) -> Named {
@@ -120,6 +121,25 @@ KernelCase residual(int64_t n, bool in_place, double scale = 1) {
     return c;
 }
 
+KernelCase round_weights(int64_t n) {
+    KernelCase c;
+    c.name = label("round_weights", "n", n);
+    c.operands = [=, seed = c.name]() -> std::vector<Operand> {
+        return {in("master", random_values(seed + "master", n), Kind::Sum), out("weight", n)};
+    };
+    set_run(c, [=](Context& context, Buffers& at, auto zero) {
+        using E = decltype(zero);
+        launch(context, flat_rows(n),
+               RoundWeights<E>{
+                   .master = at.get<Accumulator<E>>("master"), .weight = at.get<E>("weight"), .n = n},
+               {"case"});
+    });
+    set_naive(c, [](const Named& given, auto) -> Named { return {{"weight", given.at("master")}}; });
+    c.reference = c.naive_float64;
+    c.observed = {sees("output", "weight")};
+    return c;
+}
+
 KernelCase scale(int64_t n, bool in_place) {
     KernelCase c;
     c.name = label(in_place ? "scale_in_place" : "scale", "n", n);
@@ -131,7 +151,10 @@ KernelCase scale(int64_t n, bool in_place) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         launch(context, flat_rows(n),
-               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"), .y = at.get<E>("y"), .n = n, .factor = E(-1.5)},
+               Scale<E>{.x = at.get<E>(in_place ? "y" : "x"),
+                        .y = at.get<E>("y"),
+                        .n = n,
+                        .factor = Accumulator<E>(-1.5)},
                {"case"});
     });
     const auto scaled = [](const Named& given, auto zero) -> Named {
@@ -255,6 +278,7 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
                         .initial = at.get<E>("initial")},
                {"case"});
     });
+    c.run_bfloat16 = nullptr;  // master weights are float32
     const auto clipped = [=](const Named& given) {
         return each(given.at("gradient"), [=](double g) { return g * clip; });
     };
@@ -397,6 +421,7 @@ void add_flat_cases(std::vector<KernelCase>& table) {
         table.push_back(residual(n, false));
         table.push_back(residual(n, true));
         table.push_back(residual(n, n > 15, 0.75));
+        table.push_back(round_weights(n));
         table.push_back(scale(n, n > 15));
         table.push_back(squared_sum(n));
         table.push_back(squared_change(n));

@@ -145,13 +145,13 @@ KernelCase linear_backward(int64_t rows, int64_t in_size, int64_t out_size) {
         using E = decltype(zero);
         using A = Accumulator<E>;
         launch(context,
-               Product<E>{.a = at.get<E>("x"),
-                          .b = at.get<E>("dy"),
-                          .c = at.get<A>("dweight"),
-                          .m = in_size,
-                          .n = out_size,
-                          .k = rows,
-                          .transpose_a = true},
+               Product<E, A>{.a = at.get<E>("x"),
+                             .b = at.get<E>("dy"),
+                             .c = at.get<A>("dweight"),
+                             .m = in_size,
+                             .n = out_size,
+                             .k = rows,
+                             .transpose_a = true},
                {"case", -1, Phase::Backward, ".weight"});
         launch(context, chunks,
                ColumnSum<E>{.x = at.get<E>("dy"), .chunks = at.get<A>("chunks"), .rows = rows, .C = out_size},

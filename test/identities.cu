@@ -264,7 +264,7 @@ constexpr double bf16_bound = 1e-2;
 
 std::vector<float> rounded(const Values& x) {
     std::vector<float> result;
-    for (double value : x) result.push_back(bf16(float(value)));
+    for (double value : x) result.push_back(to_bf16(float(value)));
     return result;
 }
 
@@ -295,7 +295,8 @@ TEST(Identities, HoldToTwoDigitsForALayerNormStoredInBf16) {
         double sum = 0, sum_x = 0;
         for (int64_t c = 0; c < C; ++c) {
             const size_t i = size_t(row * C + c);
-            const double stored = bf16(dx[i]), n = (x[i] - norm.mean[size_t(row)]) * norm.rstd[size_t(row)];
+            const double stored = to_bf16(dx[i]),
+                         n = (x[i] - norm.mean[size_t(row)]) * norm.rstd[size_t(row)];
             sum += stored, sum_x += stored * n;
             scale += std::abs(stored), scale_x += std::abs(stored * n);
         }
@@ -316,7 +317,7 @@ TEST(Identities, HoldToTwoDigitsForAttentionStoredInBf16) {
     launch(bare,
            AttentionForward<float>{.qkv = qkv.data(), .out = out.data(), .lse = lse.data(), .shape = shape},
            {"attn"});
-    for (float& x : out) x = bf16(x);
+    for (float& x : out) x = to_bf16(x);
     const double found = share("sum dS", [&](Context& context) {
         launch(context,
                AttentionBackward<float>{.qkv = qkv.data(),
@@ -349,7 +350,7 @@ TEST(Identities, HoldToTwoDigitsForAClassifierStoredInBf16) {
     for (int64_t row = 0; row < rows; ++row) {
         double sum = 0;
         for (int64_t v = 0; v < V; ++v) {
-            const double stored = bf16(logits[size_t(row * V + v)]);
+            const double stored = to_bf16(logits[size_t(row * V + v)]);
             sum += stored, scale += std::abs(stored);
         }
         value += std::abs(sum);

@@ -27,6 +27,17 @@ class Stream {
 
 }  // namespace
 
+namespace {
+bool narrow_inputs = false;
+}
+
+NarrowInputs::NarrowInputs(bool narrow) {
+    narrow_inputs = narrow;
+}
+NarrowInputs::~NarrowInputs() {
+    narrow_inputs = false;
+}
+
 Values random_values(const std::string& seed, int64_t n, double deviation, double mean) {
     Stream stream(seed);
     Values result(static_cast<size_t>(n));
@@ -35,7 +46,8 @@ Values random_values(const std::string& seed, int64_t n, double deviation, doubl
         const uint64_t bits = stream.next();
         double sum = 0;
         for (int part = 0; part < 64; part += 16) sum += double(bits >> part & 0xffff) / 65536 - 0.5;
-        x = double(float(mean + deviation * std::sqrt(3.0) * sum));
+        const float value = float(mean + deviation * std::sqrt(3.0) * sum);
+        x = double(narrow_inputs ? float(bf16(value)) : value);
     }
     return result;
 }

@@ -54,7 +54,8 @@ struct ObservedPair {
 struct KernelCase {
     std::string name;  // kernel/shape
     std::function<std::vector<Operand>()> operands;
-    std::function<void(Context&, Buffers&)> run_float32, run_float64;
+    std::function<void(Context&, Buffers&)> run_bfloat16, run_float32,
+        run_float64;  // the first may be missing
 
     /// Outputs by operand name, from the operands that the kernel reads (as they are after rounding to its
     /// precision). An entry "|x|" is the scale of output x, for outputs that are small differences of larger
@@ -63,6 +64,8 @@ struct KernelCase {
     /// The same formulas, evaluated one operation after the other in each precision: what the arithmetic
     /// loses when nobody is clever. The yardstick of the kernel's own error.
     std::function<Named(const Named&)> naive_float32, naive_float64, naive_extended;
+    int64_t narrow_roundings =
+        1;                      // of those that bfloat16 storage makes, on the way to an output of its size
     int64_t terms = 1;          // roundings on the longest way from an input to an output
     bool wide_outputs = false;  // sums are made in float64 whatever the element type
 
@@ -89,7 +92,10 @@ struct KernelCase {
 
     Buffers make(Precision precision) const { return Buffers(operands(), precision); }
     void run(Context& context, Buffers& buffers, Precision precision) const {
-        (precision == Precision::Float32 ? run_float32 : run_float64)(context, buffers);
+        const auto& run = precision == Precision::Bfloat16  ? run_bfloat16
+                          : precision == Precision::Float32 ? run_float32
+                                                            : run_float64;
+        run(context, buffers);
     }
 };
 
@@ -114,6 +120,15 @@ void add_activation_cases(std::vector<KernelCase>& table);  // the other activat
 void add_identity_cases(std::vector<KernelCase>& table);    // sums over parts of a matrix
 
 // ------------------------------------------------------------------------------------- writing a case
+/// While one lives, `random_values` gives numbers that bfloat16 holds exactly: what a case works out of them
+/// for a kernel to read then belongs to what the kernel reads.
+class NarrowInputs {
+  public:
+    explicit NarrowInputs(bool narrow);
+    ~NarrowInputs();
+    NarrowInputs(const NarrowInputs&) = delete;
+    NarrowInputs& operator=(const NarrowInputs&) = delete;
+};
 /// n numbers, roughly normal, that float32 holds exactly; the same for the same seed.
 Values random_values(const std::string& seed, int64_t n, double deviation = 1, double mean = 0);
 /// n integers in [0, below).
@@ -146,9 +161,10 @@ inline Operand out(const std::string& name, int64_t n, Kind kind = Kind::Element
     return {name, kind, Use::Out, n, {}};
 }
 
-/// run(context, buffers, T{}) for each precision.
+/// run(context, buffers, T{}) for each precision of storage.
 template <class F>
 void set_run(KernelCase& c, F run) {
+    c.run_bfloat16 = [run](Context& context, Buffers& buffers) { run(context, buffers, bf16{}); };
     c.run_float32 = [run](Context& context, Buffers& buffers) { run(context, buffers, float{}); };
     c.run_float64 = [run](Context& context, Buffers& buffers) { run(context, buffers, double{}); };
 }

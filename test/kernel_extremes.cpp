@@ -54,10 +54,10 @@ class SmallKernels : public KernelTest {
         };
         std::vector<Operand> operands;
         if (kernel.forward.empty() || kernel.forward == kernel.name) {
-            operands = kernel.operands();
+            operands = this->operands(precision);
             change(operands, !kernel.breaks.empty());
         } else {
-            std::vector<Operand> inputs = kernel_case(kernel.forward).operands();
+            std::vector<Operand> inputs = operands_of(kernel_case(kernel.forward), precision);
             change(inputs, false);
             operands = after_forward(kernel, run_forward(kernel_case(kernel.forward), inputs, precision));
             change(operands, true);
@@ -80,7 +80,7 @@ class SmallKernels : public KernelTest {
             EXPECT_EQ(moments.nonfinite(), 0);
             if (expected[i].uncertainty != 0) continue;
             int64_t zeros = 0, subnormals = 0;
-            const bool single = precision == Precision::Float32 && !expected[i].wide;
+            const bool single = precision != Precision::Float64 && !expected[i].wide;
             const double normal =
                 single ? double(std::numeric_limits<float>::min()) : std::numeric_limits<double>::min();
             for (double x : expected[i].values) zeros += x == 0, subnormals += x != 0 && std::abs(x) < normal;
@@ -93,11 +93,11 @@ class SmallKernels : public KernelTest {
 };
 
 TEST_P(SmallKernels, NeverHideNanOrInfinity) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision()) {
         for (double poison :
              {std::numeric_limits<double>::quiet_NaN(), double(INFINITY), -double(INFINITY)}) {
             SCOPED_TRACE(std::string(name_of(precision)) + ", an input of " + std::to_string(poison));
-            std::vector<Operand> operands = kernel.operands();
+            std::vector<Operand> operands = this->operands(precision);
             const bool keeps = find(operands, "rstd") || find(operands, "lse");
             for (Operand& operand : operands) {
                 const bool gradient = operand.name[0] == 'd';
@@ -111,7 +111,7 @@ TEST_P(SmallKernels, NeverHideNanOrInfinity) {
             }
             if (kernel.forward.empty()) continue;
             const KernelCase& forward = kernel_case(kernel.forward);
-            std::vector<Operand> inputs = forward.operands();
+            std::vector<Operand> inputs = operands_of(forward, precision);
             for (Operand& operand : inputs) {
                 if (operand.use != Use::In || operand.kind == Kind::Index) continue;
                 SCOPED_TRACE("forward's " + operand.name);
@@ -128,8 +128,8 @@ TEST_P(SmallKernels, NeverHideNanOrInfinity) {
 // Their coordinates in a kernel's calls of its probe are those of the matrix in memory.
 TEST_P(SmallKernels, KeepTheRowsThatAreSampled) {
     if (kernel.matrix.empty()) return;
-    for (Precision precision : precisions) {
-        const auto operands = kernel.operands();
+    for (Precision precision : every_precision()) {
+        const auto operands = this->operands(precision);
         Recorder recorder{ProbePlan("full"), "*"};
         const Values matrix = run(operands, precision, 3, &recorder).values().at(kernel.matrix);
         const auto first = std::find_if(recorder.records().begin(), recorder.records().end(),
@@ -159,7 +159,7 @@ TEST_P(SmallKernels, AreRightForZerosTinyAndHugeInputs) {
         for (size_t i = 0; i < x.size(); i += 2) x[i] = -0.0;
         return x;
     };
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision()) {
         SCOPED_TRACE(name_of(precision));
         // Logits that are larger still would be known to less than 1, and probabilities not at all.
         const double huge = kernel.name.starts_with("attention") ? 1e3 : 1e9;

@@ -102,9 +102,9 @@ void expect_columns(const KernelCase& kernel, const wobble::Observation& seen, c
 }
 
 TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision()) {
         SCOPED_TRACE(name_of(precision));
-        const auto operands = kernel.operands();
+        const auto operands = this->operands(precision);
         const Buffers bare = run(operands, precision, 1);
         Recorder one{ProbePlan("moments")}, three{ProbePlan("full")};
         EXPECT_EQ(run(operands, precision, 1, &one).difference(bare), "");
@@ -126,8 +126,8 @@ TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
 
 TEST_P(WatchedKernels, ShowTheSameTalliesForEveryNumberOfThreads) {
     if (!kernel.sums && !kernel.identities && !kernel.heads && !kernel.pair) return;
-    const auto operands = kernel.operands();
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision()) {
+        const auto operands = this->operands(precision);
         const auto numbers = [&](int threads) {
             Recorder recorder{ProbePlan("full")};
             const Named before = Buffers(operands, precision).inputs();
@@ -174,10 +174,10 @@ class KernelsWithIdentities : public WatchedKernels {};
 // A gradient that was made of a wrong mean, output or inverse deviation is a wrong one, and shows: the
 // residuals are as large as the formulas say, not as rounding would have it.
 TEST_P(KernelsWithIdentities, ShowAWrongOperandInTheirResiduals) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision()) {
         for (const std::string& name : kernel.breaks) {
             SCOPED_TRACE(std::string(name_of(precision)) + ", " + name + " off by a thousandth");
-            std::vector<Operand> operands = kernel.operands();
+            std::vector<Operand> operands = this->operands(precision);
             for (double& x : find(operands, name)->initial) x += 1e-3 * (1 + std::abs(x));
             const Named before = Buffers(operands, precision).inputs();
             Recorder recorder{ProbePlan("full")};
@@ -219,9 +219,9 @@ class KernelsWithFaults : public WatchedKernels {
 };
 
 TEST_P(KernelsWithFaults, AreSeenFirstWhereTheFaultIs) {
-    for (Precision precision : precisions) {
+    for (Precision precision : every_precision()) {
         Recorder healthy{ProbePlan("moments")};
-        const auto operands = kernel.operands();
+        const auto operands = this->operands(precision);
         const Buffers bare = run(operands, precision, 1, &healthy);
         for (size_t i = 0; i < healthy.records().size(); ++i) {
             const Record& channel = healthy.records()[i];

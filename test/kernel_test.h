@@ -15,17 +15,32 @@ namespace wobble::test {
 constexpr Precision precisions[] = {Precision::Float32, Precision::Float64};
 
 inline const char* name_of(Precision precision) {
-    return precision == Precision::Float32 ? "float32" : "float64";
+    return precision == Precision::Bfloat16  ? "bfloat16"
+           : precision == Precision::Float32 ? "float32"
+                                             : "float64";
 }
 
-/// Half the distance from 1 to the next number: the largest relative error of one rounding.
+/// Half the distance from 1 to the next number in which sums are made: the largest relative error of one
+/// rounding.
 inline double unit_roundoff(Precision precision) {
-    return precision == Precision::Float32 ? 0x1p-24 : 0x1p-53;
+    return precision == Precision::Float64 ? 0x1p-53 : 0x1p-24;
 }
 
 class KernelTest : public testing::TestWithParam<const KernelCase*> {
   protected:
     const KernelCase& kernel = *GetParam();
+
+    /// Those that the kernel stores in.
+    std::vector<Precision> every_precision() const {
+        std::vector<Precision> all(std::begin(precisions), std::end(precisions));
+        if (kernel.run_bfloat16) all.push_back(Precision::Bfloat16);
+        return all;
+    }
+    std::vector<Operand> operands_of(const KernelCase& c, Precision precision) const {
+        const NarrowInputs narrow(precision == Precision::Bfloat16);
+        return c.operands();
+    }
+    std::vector<Operand> operands(Precision precision) const { return operands_of(kernel, precision); }
 
     /// The buffers after a run with `threads` threads.
     Buffers run(const std::vector<Operand>& operands, Precision precision, int threads,

@@ -52,15 +52,42 @@ TEST_P(Kernels, MatchTheFloat64Reference) {
     }
 }
 
+// In bfloat16 sums are made in float32, so that what it adds to the error of float32 arithmetic is the
+// rounding of each stored value, 2^-8 of it; and of what was stored on the way.
+TEST_P(Kernels, MatchTheFloat64ReferenceInBfloat16) {
+    if (!kernel.run_bfloat16) return;  // it has no such storage
+    const Buffers buffers = run(operands(Precision::Bfloat16), Precision::Bfloat16, 1);
+    const Named given = Buffers(operands(Precision::Bfloat16), Precision::Bfloat16).inputs(),
+                found = buffers.values();
+    const Named expected = kernel.reference(given), naive = kernel.naive_float32(given),
+                exact = kernel.naive_float64(given);
+    for (const auto& [name, values] : expected) {
+        if (name[0] == '|') continue;
+        const Values stated = any_of(expected, {("|" + name + "|").c_str()});
+        const double scale = stated.empty() ? largest_magnitude(values) : stated[0];
+        const double arithmetic = 2 * largest_difference(naive.at(name), exact.at(name)) +
+                                  (4 + std::sqrt(double(kernel.terms))) * 0x1p-24 * scale +
+                                  double(kernel.narrow_roundings - 1) * 0x1p-8 * scale;
+        const auto operands = kernel.operands();
+        const bool narrow = std::any_of(operands.begin(), operands.end(), [&](const Operand& o) {
+            return o.name == name && o.kind == Kind::Element;
+        });
+        for (size_t i = 0; i < values.size(); ++i) {
+            const double rounding = narrow ? 0x1p-8 * (std::abs(values[i]) + arithmetic) : 0;
+            ASSERT_NEAR(found.at(name)[i], values[i], arithmetic + rounding) << name << " " << i;
+        }
+    }
+}
+
 TEST_P(Kernels, StayInsideTheirBuffersAndLeaveInputsAlone) {
-    for (Precision precision : precisions) {
-        EXPECT_EQ(run(kernel.operands(), precision, 3).damage(), "") << name_of(precision);
+    for (Precision precision : every_precision()) {
+        EXPECT_EQ(run(operands(precision), precision, 3).damage(), "") << name_of(precision);
     }
 }
 
 TEST_P(Kernels, GiveTheSameBitsAgainAndForEveryNumberOfThreads) {
-    for (Precision precision : precisions) {
-        const auto operands = kernel.operands();
+    for (Precision precision : every_precision()) {
+        const auto operands = this->operands(precision);
         const Buffers first = run(operands, precision, 1);
         for (int threads : {1, 2, 3, 7}) {
             EXPECT_EQ(run(operands, precision, threads).difference(first), "")

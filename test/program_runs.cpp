@@ -71,6 +71,28 @@ TEST_F(Runs, OfAnotherMemberOfTheFamilyKeepThePromisesToo) {
         << refused.err;
 }
 
+TEST_F(Runs, InBfloat16KeepThePromisesToo) {
+    const std::string narrow = small + "--precision bf16 ";
+    ASSERT_EQ(train("--run whole --steps 20 --threads 1 " + narrow).status, 0);
+    const Outcome first = train("--run parts --steps 20 --stop-after 11 --threads 2 --probes full " + narrow);
+    ASSERT_EQ(first.status, 0) << first.err;
+    EXPECT_NE(first.out.find("in bf16"), std::string::npos) << first.out;
+    ASSERT_EQ(train("--resume parts").status, 0);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("parts"));
+    // Half a percent of the loss is what three digits of a weight make.
+    ASSERT_EQ(train("--run exact --steps 20 " + small).status, 0);
+    const std::string last = "select loss from steps where step = 20";
+    EXPECT_NE(query("whole", last), query("exact", last));
+    EXPECT_NEAR(query("whole", last), query("exact", last), 5e-3 * query("exact", last));
+    EXPECT_EQ(train("eval whole --json").status, 0);
+    EXPECT_EQ(train("sample whole --prompt 1 --tokens 5").status, 0);
+    const Outcome refused = train("--resume whole --steps 30 --precision fp32");
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find("--precision is \"fp32\" but the run was started with \"bf16\""),
+              std::string::npos)
+        << refused.err;
+}
+
 TEST_F(Runs, StoreWhatAPresetStandsFor) {
     const Outcome o = train("--run new --steps 2 " + small + "--preset olmo2 --norm-placement peri");
     ASSERT_EQ(o.status, 0) << o.err;

@@ -33,10 +33,10 @@ std::vector<float> tied_rows(double mean_value, double deviation) {
     for (int64_t b = 0; b < sequences; ++b) {
         for (int64_t t = 0; t < length; ++t) {
             const size_t i = size_t(b * length + t);
-            qkv[size_t(shape.qkv(b, t, 0, 0))] = bf16(float(1.25 + 0.05 * query[i]));
-            qkv[size_t(shape.qkv(b, t, 0, 1))] = t < 2 ? 8.0f : bf16(float(-30 + 2 * key[i]));
+            qkv[size_t(shape.qkv(b, t, 0, 0))] = to_bf16(float(1.25 + 0.05 * query[i]));
+            qkv[size_t(shape.qkv(b, t, 0, 1))] = t < 2 ? 8.0f : to_bf16(float(-30 + 2 * key[i]));
             for (int64_t d = 0; d < D; ++d)
-                qkv[size_t(shape.qkv(b, t, 0, 2) + d)] = bf16(float(value[i * size_t(D) + size_t(d)]));
+                qkv[size_t(shape.qkv(b, t, 0, 2) + d)] = to_bf16(float(value[i * size_t(D) + size_t(d)]));
         }
     }
     return qkv;
@@ -60,12 +60,12 @@ std::vector<float> output_in_bf16(const std::vector<float>& qkv, bool raise) {
             float maximum = *std::max_element(p.begin(), p.end());
             if (raise && std::count(p.begin(), p.end(), maximum) > 1) maximum = maximum > 0 ? 2 * maximum : 0;
             float sum = 0;
-            for (float& x : p) x = bf16(std::exp(x - maximum)), sum += x;
+            for (float& x : p) x = to_bf16(std::exp(x - maximum)), sum += x;
             for (int64_t d = 0; d < D; ++d) {
                 float product = 0;
                 for (int64_t j = 0; j <= t; ++j)
                     product += p[size_t(j)] * qkv[size_t(shape.qkv(b, j, 0, 2) + d)];
-                out[size_t((b * length + t) * D + d)] = bf16(bf16(product) / sum);
+                out[size_t((b * length + t) * D + d)] = to_bf16(to_bf16(product) / sum);
             }
         }
     }
@@ -128,7 +128,7 @@ Values errors_of_delta(const Values& errors, const std::vector<float>& dout) {
 std::vector<float> gradients() {
     std::vector<float> dout;
     for (double x : random_values("gradients", sequences * length * D, 0.14, -1.5))
-        dout.push_back(bf16(float(x)));
+        dout.push_back(to_bf16(float(x)));
     return dout;
 }
 
@@ -166,13 +166,13 @@ struct Forward {
 };
 
 TEST(SoftmaxBias, Bf16RoundsToNearestAndTiesToEven) {
-    EXPECT_EQ(bf16(1.0f), 1.0f);
-    EXPECT_EQ(bf16(1 + 0x1p-8f), 1.0f) << "a tie, to even";
-    EXPECT_EQ(bf16(1 + 0x1.8p-7f), 1 + 0x1p-6f) << "a tie, to even";
-    EXPECT_EQ(bf16(1 + 0x1.001p-8f), 1 + 0x1p-7f);
-    EXPECT_EQ(bf16(-1 - 0x1.001p-8f), -1 - 0x1p-7f);
-    EXPECT_EQ(bf16(0x1.ffp127f), INFINITY);
-    EXPECT_EQ(bf16(0x1p-133f), 0x1p-133f);
+    EXPECT_EQ(to_bf16(1.0f), 1.0f);
+    EXPECT_EQ(to_bf16(1 + 0x1p-8f), 1.0f) << "a tie, to even";
+    EXPECT_EQ(to_bf16(1 + 0x1.8p-7f), 1 + 0x1p-6f) << "a tie, to even";
+    EXPECT_EQ(to_bf16(1 + 0x1.001p-8f), 1 + 0x1p-7f);
+    EXPECT_EQ(to_bf16(-1 - 0x1.001p-8f), -1 - 0x1p-7f);
+    EXPECT_EQ(to_bf16(0x1.ffp127f), INFINITY);
+    EXPECT_EQ(to_bf16(0x1p-133f), 0x1p-133f);
 }
 
 TEST(SoftmaxBias, RepeatedMaximaMakeErrorsOfOneSign) {

@@ -1,0 +1,64 @@
+// A model as those see it who train, evaluate or measure it: whatever its weights and activations are stored
+// in, it has master weights and gradients in A.
+#pragma once
+
+#include <memory>
+
+#include "kernels/context.h"
+#include "model/parameters.h"
+
+namespace wobble {
+
+template <class A>
+class Model {
+  public:
+    Model(const ModelConfig& config) : config_((check(config), config)), table_(config) {}
+    virtual ~Model() = default;
+
+    const ModelConfig& config() const { return config_; }
+    const ParameterTable& table() const { return table_; }
+    /// Master weights and gradients [table().buffer_size]; the gradients are the sum over micro-batches.
+    A* weights() { return weights_; }
+    A* gradients() { return gradients_; }
+    /// To be called when somebody has written to weights(): what is stored narrower follows them.
+    virtual void weights_changed(Context& context) = 0;
+    virtual size_t bytes() const = 0;
+
+    /// Σ over the rows of their loss, in nats; a target of -1 has none. `scale` is what each row's loss
+    /// counts in the gradient, 1 / (targets in the whole step) for a mean; 0 when no backward follows.
+    /// tokens, targets: [batch, sequence].
+    virtual double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
+                           int64_t sequence, double scale) = 0;
+
+    /// Gradient of the last forward, written to gradients() or, if `accumulate`, added to them.
+    virtual void backward(Context& context, bool accumulate) = 0;
+
+    /// Where the recorder looks at attention's weights at tier full: the identities that tie their gradients
+    /// (the whole step's, after its last backward) to the weights.
+    virtual void weight_identities(Context& context) = 0;
+
+    /// The logits of one more token at `position` of a single sequence [V]. Keys and values of the positions
+    /// before it are the ones that `append` left behind; position 0 starts afresh.
+    virtual const A* append(Context& context, int32_t token, int64_t position) = 0;
+
+    /// Losses of the last forward, row by row [batch · sequence].
+    const A* losses() const { return losses_; }
+    /// What the gradient is that of, Σ over the rows of the last forward: the loss, and what z-loss and label
+    /// smoothing make of it.
+    double objective() const { return objective_; }
+    /// The residual stream behind the last block in the last forward [batch · sequence, C].
+    virtual std::vector<A> stream() const = 0;
+
+  protected:
+    ModelConfig config_;
+    ParameterTable table_;
+    A *weights_ = nullptr, *gradients_ = nullptr, *losses_ = nullptr;
+    double objective_ = 0;
+};
+
+/// Memory for up to `batch` sequences of up to config.context tokens at a time. Without `training`, nothing
+/// is held for backward.
+std::unique_ptr<Model<float>> make_model(const ModelConfig& config, Precision precision, int64_t batch,
+                                         bool training);
+
+}  // namespace wobble

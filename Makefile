@@ -118,7 +118,7 @@ $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 # The worked example of the README, done: test/example_norm/l4norm.h and its line in a copy of model/norms.h, and
 # what depends on that table compiled against the copy.
 EXAMPLE     := $(OBJ)/example_norm
-EXAMPLE_OBJ := $(addprefix $(EXAMPLE)/,model/norms.cpp.o model/gpt_float32.cu.o model/gpt_float64.cu.o)
+EXAMPLE_OBJ := $(addprefix $(EXAMPLE)/,model/norms.cpp.o $(patsubst %,%.o,$(wildcard model/gpt_*.cu)))
 $(EXAMPLE)/tests: $(EXAMPLE_OBJ) $(call object,test/example_norm/l4norm.cu test/family.cu) \
     $(filter-out $(patsubst $(EXAMPLE)/%,$(OBJ)/%,$(EXAMPLE_OBJ)),$(LIB_OBJ))
 	@echo "link    $@"

@@ -346,7 +346,6 @@ TEST(Family, Bfloat16IsNearFloat64ForEveryChoice) {
             EXPECT_LE(row.value, 1e-2 * row.scale) << row.site << " " << row.identity;
     });
     RecordProperty("largest_relative_error", std::to_string(worst));
-    std::printf("largest relative error %g\n", worst);
 }
 
 /// The weights after three steps, with these probes.

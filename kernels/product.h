@@ -8,7 +8,8 @@
 // stays in the first-level cache.
 //
 // bfloat16 operands are packed by pairs of k, and each step multiplies pairs into float32 sums, by vdpbf16ps
-// where the machine has it: (sum + odd product) + even product, rounded after each.
+// where the machine has it: (sum + odd product) + even product, rounded after each. That instruction takes
+// subnormal numbers for zeros.
 //
 // Every element of C adds up its K products in the same order whatever the number of threads: blocks of K one
 // after the other, inside a block k ascending. Threads share tiles of C only.

@@ -1,4 +1,4 @@
-// What every kernel must do, at every shape of the table in kernel_cases.h and in both precisions.
+// What every kernel must do, at every shape of the table in kernel_cases.h and in every precision.
 #include <gtest/gtest.h>
 
 #include <algorithm>

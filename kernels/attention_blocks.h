@@ -1,5 +1,5 @@
 // Causal attention on the CPU: the formulas of attention.h over blocks of queries, on the register tiles of
-// the product.
+// panels.h.
 //
 // A task takes one head of one sequence (and, forward, a part of its queries when there are few heads). Keys
 // and values are packed into panels once; then each block of queries makes its scores against the keys up to
@@ -12,7 +12,7 @@
 #include <omp.h>
 
 #include "kernels/attention.h"
-#include "kernels/product.h"
+#include "kernels/panels.h"
 
 namespace wobble {
 

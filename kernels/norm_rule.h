@@ -48,6 +48,25 @@ struct RuleOperands {
     }
 };
 
+/// A row's share of dweight and dbias, each null where it is not wanted, added to those of the rows before
+/// it.
+template <class Rule, class Team, class T, class A = Accumulator<T>>
+HD void add_parameter_gradients(Team team, const RuleOperands<T>& o, const T* x, const T* grad, A* dw, A* db,
+                                bool first) {
+    if (dw) {
+        Rule::forward(team, x, o.row(), [&](auto at, auto normalised) INLINED {
+            const auto d = load(grad, at);
+            store(dw, at, first ? d * normalised : fused(d, normalised, load(dw, at)));
+        });
+    }
+    if (db) {
+        team.each(o.C, [&](auto at) INLINED {
+            const auto d = load(grad, at);
+            store(db, at, first ? d : load(db, at) + d);
+        });
+    }
+}
+
 /// One row of C channels per team.
 template <class T, class Rule>
 struct NormForward {
@@ -111,18 +130,7 @@ struct NormBackward {
             const T* x = o.x + row * C;
             const T* grad = dy + row * C;
             const bool first = row == range.begin;
-            if (dw) {
-                Rule::forward(team, x, o.row(), [&](auto at, auto normalised) INLINED {
-                    const auto d = load(grad, at);
-                    store(dw, at, first ? d * normalised : fused(d, normalised, load(dw, at)));
-                });
-            }
-            if (db) {
-                team.each(C, [&](auto at) INLINED {
-                    const auto d = load(grad, at);
-                    store(db, at, first ? d : load(db, at) + d);
-                });
-            }
+            add_parameter_gradients<Rule>(team, o, x, grad, dw, db, first);
             Rule::backward(
                 team, x, o.row(),
                 [&](auto at)
@@ -171,18 +179,8 @@ struct NormExamples {
             const T* x = o.x + row * C;
             const T* grad = dy + row * C;
             const bool first = row == b * sequence;
-            if (o.weight) {
-                Rule::forward(team, x, o.row(), [&](auto at, auto normalised) INLINED {
-                    const auto d = load(grad, at);
-                    store(dw, at, first ? d * normalised : fused(d, normalised, load(dw, at)));
-                });
-            }
-            if (o.bias) {
-                team.each(C, [&](auto at) INLINED {
-                    const auto d = load(grad, at);
-                    store(db, at, first ? d : load(db, at) + d);
-                });
-            }
+            add_parameter_gradients<Rule>(team, o, x, grad, o.weight ? dw : nullptr, o.bias ? db : nullptr,
+                                          first);
             if (o.alpha) {
                 Rule::backward(
                     team, x, o.row(),

@@ -21,7 +21,6 @@ template <class T>
 class Gpt final : public Model<Accumulator<T>> {
   public:
     using A = Accumulator<T>;
-    using Model<A>::config_, Model<A>::table_, Model<A>::gradients_, Model<A>::losses_, Model<A>::objective_;
 
     Gpt(const ModelConfig& config, int64_t batch, bool training);
     size_t bytes() const override { return memory_.bytes(); }
@@ -34,6 +33,7 @@ class Gpt final : public Model<Accumulator<T>> {
     std::vector<A> stream() const override;
 
   private:
+    using Model<A>::config_, Model<A>::table_, Model<A>::gradients_, Model<A>::losses_, Model<A>::objective_;
     using Tensor = typename Tensors<T>::Tensor;
 
     void lay_out(Memory& memory);

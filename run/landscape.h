@@ -19,7 +19,7 @@ class Landscape {
 
     /// Before an update: the weights that it starts from.
     void remember_weights();
-    /// Mean objective (see `Gpt::objective`) of the batch, per target, at the weights as they are.
+    /// Mean objective (see `Model::objective`) of the batch, per target, at the weights as they are.
     double objective(const Batch& batch);
 
     /// After the update from the remembered weights with learning rate `lr`, before which the batch had the

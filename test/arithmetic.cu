@@ -13,7 +13,6 @@
 #include "kernels/attention.h"
 #include "kernels/rows.h"
 #include "kernels/team.h"
-#include "test/bf16.h"
 
 namespace wobble {
 namespace {
@@ -154,7 +153,7 @@ TEST(Arithmetic, RoundsToBf16AsIntegersDo) {
         const float x = std::bit_cast<float>(bits);
         for (float signed_x : {x, -x}) {
             const float rounded = rounded_to_bf16(splat<1>(signed_x))[0];
-            if (rounded != test::to_bf16(signed_x)) ADD_FAILURE() << signed_x << " became " << rounded;
+            if (rounded != nearest_bfloat16(signed_x)) ADD_FAILURE() << signed_x << " became " << rounded;
         }
     };
     for (uint32_t bits = 0x00800000; bits < 0x77000000; bits += 1009) expect(bits);

@@ -1,6 +1,7 @@
 # make            build ./train (with nvcc where it is found, with g++ alone otherwise)
 # make demo       data, a two-minute training, evaluation, a sample
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
+# make bench-peers  tokens/s, memory and share of the machine's peak beside PyTorch's;  PYTHON=... as below
 # make bench      what kernels and whole steps take, bare and watched;  PYTHON=... an interpreter with PyTorch, to be timed too
 # make format     lay the sources out with clang-format
 # make clean      remove what was built
@@ -102,7 +103,7 @@ test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h),libgte
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
 # --------------------------------------------------------------------------------------------------------- programs
-.PHONY: train demo test bench format clean
+.PHONY: train demo test bench bench-peers format clean
 train: build-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/train
 	@mkdir -p $(BIN) && { [ $(OBJ)/train -ef $(BIN)/train ] || ln -f $(OBJ)/train $(BIN)/train; }
@@ -170,6 +171,12 @@ PYTHON ?= python3
 bench: train
 	@PYTHON='$(PYTHON)' $(BIN)/train bench --json $(BUILD)/bench.json
 	@echo "every number: $(BUILD)/bench.json"
+
+# Beside PyTorch, in turns: half an hour. PYTHON names an interpreter that has it.
+bench-peers: train
+	@command -v '$(PYTHON)' > /dev/null || { echo "bench-peers did not run: $(PYTHON) is not here; PYTHON=... names an interpreter that has PyTorch"; exit 2; }
+	@'$(PYTHON)' bench/peers/compare.py --train $(BIN)/train --json $(BUILD)/bench_peers.json
+	@echo "every number: $(BUILD)/bench_peers.json"
 
 # ------------------------------------------------------------------------------------------------------------- demo
 DEMO_TEXT := $(BUILD)/demo_text

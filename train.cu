@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "bench/bench.h"
+#include "bench/step_server.h"
 #include "kernels/error.h"
 #include "probes/run_writer.h"
 #include "run/command_line.h"
@@ -139,6 +140,9 @@ int run(int argc, char** argv) {
             return Done;
         case Command::Kind::Bench:
             run_bench(command.bench);
+            return Done;
+        case Command::Kind::Steps:
+            serve_steps(command.options);
             return Done;
         case Command::Kind::CoordCheck:
             run_coordcheck(command);

@@ -39,7 +39,9 @@ struct Share {
     Share(const KernelCase& kernel, const Roofs& roofs)
         : name(kernel.computes() ? "multiply_add" : "copy"),
           amount(kernel.computes() ? kernel.cost.flops : kernel.cost.bytes),
-          roof(kernel.computes() ? roofs.multiply_add : roofs.copy) {}
+          roof(!kernel.computes()               ? roofs.copy
+               : kernel.precision == "bfloat16" ? roofs.pair_multiply_add
+                                                : roofs.multiply_add) {}
 
     double of(const Timing& timing) const { return amount / timing.seconds.median / roof; }
 };
@@ -67,9 +69,11 @@ json describe_machine(int threads) {
 
 json to_json(const Roofs& roofs) {
     return {{"multiply_add_flops_per_second", roofs.multiply_add},
+            {"pair_multiply_add_flops_per_second", roofs.pair_multiply_add},
             {"copy_bytes_per_second", roofs.copy},
             {"copy_working_set_bytes", copy_working_set()},
             {"multiply_add_samples", roofs.multiply_add_samples},
+            {"pair_multiply_add_samples", roofs.pair_multiply_add_samples},
             {"copy_samples", roofs.copy_samples}};
 }
 
@@ -105,7 +109,8 @@ json to_json(const StepTimings& timings, const Roofs& roofs) {
                     {"flops", timings.flops},
                     {"how", t.computed ? "computed from the parts of each round" : "measured"},
                     {"tokens_per_second", double(timings.model.tokens()) / t.seconds.median},
-                    {"share_of_roof", timings.flops / t.seconds.median / roofs.multiply_add}});
+                    {"share_of_roof",
+                     timings.flops / t.seconds.median / roofs.multiply_add_of(timings.model.precision)}});
         rows.push_back(row);
     }
     return rows;
@@ -113,8 +118,10 @@ json to_json(const StepTimings& timings, const Roofs& roofs) {
 
 std::string to_text(const Roofs& roofs, int threads) {
     return format(
-        "roof: %.1f GFLOP/s of multiply-adds in registers, %.1f GB/s copied in memory, with %d thread%s",
-        roofs.multiply_add * 1e-9, roofs.copy * 1e-9, threads, threads == 1 ? "" : "s");
+        "roof: %.1f GFLOP/s of multiply-adds in registers, in bfloat16 %.1f, %.1f GB/s copied in memory, "
+        "with %d thread%s",
+        roofs.multiply_add * 1e-9, roofs.pair_multiply_add * 1e-9, roofs.copy * 1e-9, threads,
+        threads == 1 ? "" : "s");
 }
 
 std::string to_text(const OtherWork& others) {
@@ -157,7 +164,7 @@ std::string to_text(const StepTimings& timings, const Roofs& roofs) {
         text +=
             format("  %-31s %9.2f %10s %5.0f%%", (t.probes + (t.computed ? " *" : "")).c_str(), seconds * 1e3,
                    with_commas(std::llround(double(timings.model.tokens()) / seconds)).c_str(),
-                   timings.flops / seconds / roofs.multiply_add * 100);
+                   timings.flops / seconds / roofs.multiply_add_of(timings.model.precision) * 100);
         if (&t != &timings.timings.front()) {
             text += format(" %+9.2f%% %+9.2f%% %+8.2f%% %+15.2f%%", t.overhead.median * 100,
                            t.overhead.low_quartile * 100, t.overhead.high_quartile * 100,

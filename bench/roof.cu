@@ -22,11 +22,13 @@ double seconds_since(Clock::time_point begin) {
 /// Tries take this long together; a debugger's build gets no further than the first.
 constexpr double patience = 0.5;
 
-/// The register tile of the product, without its loads: MR × 2 sums, far more than the latency of one needs.
+/// The register tile of the product over panels of S, without its loads: MR × 2 sums, far more than the
+/// latency of one needs.
+template <class S>
 double peak_of_this_thread() {
-    constexpr int sums = 2 * Tile<float>::MR, width = Tile<float>::width;
+    constexpr int sums = 2 * Tile<S>::MR, width = Tile<S>::width;
     constexpr int64_t rounds = 400000;
-    using Vector = detail::HostVector<float, width>::type;
+    using Vector = typename detail::HostVector<float, width>::type;
     // Values that the compiler cannot know, and of which no two are alike: nothing to fold, nothing to share.
     volatile float factor = 1.0000001f, addend = 1e-9f;
     const Vector x = float(factor) - Vector{}, y = float(addend) - Vector{};
@@ -34,24 +36,28 @@ double peak_of_this_thread() {
     for (int i = 0; i < sums; ++i) a[i] = float(addend) * float(i) - Vector{};
     const auto begin = Clock::now();
     for (int64_t r = 0; r < rounds; ++r) {
-        UNROLL for (int i = 0; i < sums; ++i) a[i] = detail::fused_vectors<float, width>(a[i], x, y);
+        UNROLL for (int i = 0; i < sums; ++i) {
+            if constexpr (std::is_same_v<S, float>) a[i] = detail::fused_vectors<float, width>(a[i], x, y);
+            else a[i] = detail::add_pairs(a[i], x, y);
+        }
     }
     const double seconds = seconds_since(begin);
     Vector all = a[0];
     for (int i = 1; i < sums; ++i) all += a[i];
     factor = all[0];
-    return 2.0 * double(rounds * sums * width) / seconds;
+    return 2.0 * double(rounds * sums * width * Tile<S>::together) / seconds;
 }
 
 }  // namespace
 
-double multiply_add_peak(int threads) {
+double multiply_add_peak(int threads, wobble::Precision precision) {
     double best = 0;
     const auto first = Clock::now();
     for (int attempt = 0; attempt < 10 && (attempt == 0 || seconds_since(first) < patience); ++attempt) {
         double total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
-        total += peak_of_this_thread();
+        total += precision == wobble::Precision::Float32 ? peak_of_this_thread<float>()
+                                                         : peak_of_this_thread<Panel<bf16>>();
         best = std::max(best, total);
     }
     return best;

@@ -1,14 +1,18 @@
-// The machine's own roof, measured: how many float32 multiply-adds its threads can do in a second, and how
+// The machine's own roof, measured: how many multiply-adds its threads can do in a second, and how
 // many bytes they can move.
 #pragma once
 
 #include <cstdint>
 
+#include "model/config.h"
+
 namespace wobble::bench {
 
 /// FLOP/s of `threads` threads in independent vector multiply-adds held in registers, the best of several
-/// tries: the most that any matrix product could reach. Threads share cores as the system places them.
-double multiply_add_peak(int threads);
+/// tries: the most that any matrix product of that precision could reach. In bfloat16 those are of pairs into
+/// float32 sums where the machine has them, and float32's own elsewhere. Threads share cores as the system
+/// places them.
+double multiply_add_peak(int threads, wobble::Precision precision);
 
 /// Bytes that copying one array to another moves in a second, read and written, with `threads` threads each
 /// copying a part: the best of several tries, by the kernels' own loads and stores or by memcpy, whichever is

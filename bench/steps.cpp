@@ -15,15 +15,28 @@ namespace wobble::bench {
 std::string StepModel::name() const {
     const auto n = [](const char* letter, int64_t value) { return letter + std::to_string(value); };
     return n("L", config.layers) + n("_H", config.heads) + n("_C", config.channels) +
-           n("_T", config.context) + n("_V", config.vocab) + n("_B", batch);
+           n("_T", config.context) + n("_V", config.vocab) + n("_B", batch) +
+           (precision == wobble::Precision::Bfloat16 ? "_bfloat16" : "");
 }
 
 const std::vector<StepModel>& step_models() {
     static const std::vector<StepModel> models = {
         {{.vocab = 256, .context = 64, .layers = 2, .heads = 2, .channels = 64}, 8},
         {{.vocab = 256, .context = 64, .layers = 4, .heads = 4, .channels = 128}, 12},
-        {{.vocab = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}, 16}};
+        {{.vocab = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}, 16},
+        {{.vocab = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384},
+         16,
+         wobble::Precision::Bfloat16}};
     return models;
+}
+
+double flops_per_token(const ModelConfig& config, const ParameterTable& table) {
+    int64_t weights = 0;
+    for (const Parameter& p : table.parameters) {
+        // Embeddings are looked up, not multiplied, but that the head uses one of them.
+        if (p.role != Role::Embedding || (p.name == "wte.weight" && config.tied)) weights += p.size;
+    }
+    return 6.0 * double(weights + config.layers * config.context * config.heads * config.head_size());
 }
 
 namespace {
@@ -74,7 +87,7 @@ class Steps {
         observer.end(context_, done_, batch, report.grad_norm, true);
     }
 
-    int64_t parameters() const { return model_->table().count(); }
+    const ParameterTable& table() const { return model_->table(); }
 
   private:
     static std::string source(const StepModel& step_model) {
@@ -100,14 +113,9 @@ StepTimings time_steps(const StepModel& model, int threads, const Effort& effort
     const Turns turns = measure_in_turns(variants, effort);
     const Rounds &off = turns.variants[0], &moments = turns.variants[1], &full = turns.variants[2];
 
-    // 6 for each weight and token (2 forward, 4 backward; the position table multiplies nothing), and causal
-    // attention's 6 · T · C a token and layer.
-    const ModelConfig& config = model.config;
-    const double weights = double(steps.parameters() - config.context * config.channels);
-    const double attention = 6.0 * double(config.layers * config.context * config.channels);
     return {model,
-            steps.parameters(),
-            (6 * weights + attention) * double(model.tokens()),
+            steps.table().count(),
+            flops_per_token(model.config, steps.table()) * double(model.tokens()),
             {timing("off", false, off, off), timing("moments", false, moments, off),
              timing("full", false, full, off),
              timing("full every 10th, else off", true, one_in_ten(off, full), off),

@@ -7,9 +7,11 @@
 namespace wobble::bench {
 
 void Roofs::measure(int threads) {
-    multiply_add_samples.push_back(multiply_add_peak(threads));
+    multiply_add_samples.push_back(multiply_add_peak(threads, wobble::Precision::Float32));
+    pair_multiply_add_samples.push_back(multiply_add_peak(threads, wobble::Precision::Bfloat16));
     copy_samples.push_back(copy_bandwidth(threads));
     multiply_add = std::max(multiply_add, multiply_add_samples.back());
+    pair_multiply_add = std::max(pair_multiply_add, pair_multiply_add_samples.back());
     copy = std::max(copy, copy_samples.back());
 }
 

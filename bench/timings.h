@@ -7,17 +7,21 @@
 #include "bench/kernel_case.h"
 #include "bench/measure.h"
 #include "model/config.h"
+#include "model/parameters.h"
 
 namespace wobble::bench {
 
 /// The most that the machine could do, the best of what was measured so far.
 struct Roofs {
-    double multiply_add = 0;  // FLOP/s
-    double copy = 0;          // bytes/s
-    std::vector<double> multiply_add_samples, copy_samples;
+    double multiply_add = 0, pair_multiply_add = 0;  // FLOP/s in float32, bfloat16
+    double copy = 0;                                 // bytes/s
+    std::vector<double> multiply_add_samples, pair_multiply_add_samples, copy_samples;
 
     /// Measures again; clocks and neighbours drift.
     void measure(int threads);
+    double multiply_add_of(wobble::Precision precision) const {
+        return precision == wobble::Precision::Float32 ? multiply_add : pair_multiply_add;
+    }
 };
 
 /// How closely probes look, in the order in which timings are reported.
@@ -48,7 +52,7 @@ struct StepModel {
     int64_t batch;
     wobble::Precision precision = wobble::Precision::Float32;
 
-    /// "L6_H6_C384_T256_V256_B16"
+    /// "L6_H6_C384_T256_V256_B16", and "_bfloat16" where it is that
     std::string name() const;
     int64_t tokens() const { return batch * config.context; }
 };
@@ -61,7 +65,11 @@ struct StepTimings {
     std::vector<Timing> timings;
 };
 
-/// The three sizes that are timed.
+/// Of a training step: 6 for each weight that multiplies (2 forward, 4 backward), and causal attention's
+/// 6 · T · C a layer.
+double flops_per_token(const ModelConfig& config, const ParameterTable& table);
+
+/// The sizes that are timed, the largest in both precisions.
 const std::vector<StepModel>& step_models();
 
 /// Times one kernel, launches at the three tiers in turns. A launch is timed with all that comes with it: the

@@ -16,50 +16,71 @@
 
 namespace wobble {
 
-/// The sizes and steps that forward and backward share. Narrower operands are widened on the way into panels.
+/// The sizes and steps that forward and backward share. Probabilities, and the gradients of scores, become
+/// operands of a product: they are rounded to what panels hold, over the scores that they are made of.
 template <class T>
 struct AttentionBlocks {
     using A = Accumulator<T>;
-    using Shape = Tile<A>;
-    using Sums = typename Shape::Vector[Shape::MR][2];
+    using S = Panel<T>;
+    using Shape = Tile<S>;
+    using Sums = typename Shape::Sums;
     static constexpr int64_t MR = Shape::MR, NR = Shape::NR;
     static constexpr int64_t block =
         4 * MR;  // queries; their scores against 1,000 keys fit the second-level cache
 
     const AttentionShape& shape;
-    int64_t D, row_stride, key_panels, head_panels, score_stride;
+    int64_t D, row_stride, head_depth, key_panels, head_panels, score_stride, operand_stride;
 
     explicit AttentionBlocks(const AttentionShape& s)
         : shape(s),
           D(s.head_size),
           row_stride(s.qkv_channels()),
+          head_depth(Shape::padded(s.head_size)),
           key_panels(ceil_div(s.sequence, NR)),
           head_panels(ceil_div(s.head_size, NR)),
           // One panel more than needed: twelve rows a power of two apart would share the sets of the cache.
-          score_stride((key_panels + 1) * NR) {}
+          score_stride((key_panels + 1) * NR),
+          operand_stride(score_stride * int64_t(sizeof(A) / sizeof(S))) {}
 
-    int64_t by_key_size() const { return key_panels * NR * D; }
-    int64_t by_head_size(int64_t depth) const { return head_panels * NR * depth; }
+    int64_t by_key_size() const { return key_panels * NR * head_depth; }
+    int64_t by_head_size(int64_t depth) const { return head_panels * NR * Shape::padded(depth); }
+    int64_t rows_size() const { return MR * std::max(head_depth, block); }
+    int64_t score_size() const { return block * operand_stride; }
+
+    /// Calls for rows of a head that will be needed soon; they lie so far apart that the processor would not
+    /// foresee it.
+    template <int for_writing>
+    void prefetch(const T* x, int64_t stride, int64_t rows) const {
+        constexpr int64_t line = 64 / int64_t(sizeof(T));
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t d = 0; d < D; d += line) __builtin_prefetch(x + r * stride + d, for_writing);
+        }
+    }
 
     /// Rows j of x [T, D] as columns: panels of op(B) in X·Kᵀ. Panel p is [D, NR].
-    void pack_by_key(const T* x, A* panels) const {
+    void pack_by_key(const T* x, S* panels) const {
         pack_panels<int(NR)>(MatrixView<T>{x, row_stride, 1}, 0, shape.sequence, 0, D, panels);
     }
     /// x [depth, D] as it lies: panels of op(B) in P·V. Panel p is [depth, NR].
-    void pack_by_head(const T* x, int64_t stride, int64_t depth, A* panels) const {
+    void pack_by_head(const T* x, int64_t stride, int64_t depth, S* panels) const {
         pack_panels<int(NR)>(MatrixView<T>{x, 1, stride}, 0, D, 0, depth, panels);
     }
-    /// scores [rows, from..keys] = scale · x [rows, D] · keysᵀ, for as many whole panels as `keys` needs;
-    /// `from` begins one.
-    void scores(const T* x, int64_t stride, int64_t rows, int64_t from, int64_t keys, const A* by_key,
-                A scale, A* packed_x, A* out) const {
+    /// One past the last key of which row r of a block that begins at query i0 needs a score: what the
+    /// rows of a register tile see.
+    static int64_t keys_of_tile(int64_t i0, int64_t rows, int64_t r) {
+        return i0 + std::min(rows, (r / MR + 1) * MR);
+    }
+    /// scores [rows, from..] = scale · x [rows, D] · keysᵀ, for as many whole panels as the rows of a tile
+    /// see of the queries i0 and on; `from` begins a panel.
+    void scores(const T* x, int64_t stride, int64_t i0, int64_t rows, int64_t from, const S* by_key, A scale,
+                S* packed_x, A* out) const {
         for (int64_t r = 0; r < rows; r += MR) {
             pack_panels<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
-            for (int64_t p = from / NR; p < ceil_div(keys, NR); ++p) {
+            for (int64_t p = from / NR; p < ceil_div(keys_of_tile(i0, rows, r), NR); ++p) {
                 Sums sums;
-                multiply_panels<A>(D, {packed_x, 1, MR}, by_key + p * NR * D, sums);
+                multiply_panels(head_depth, packed_rows(packed_x), by_key + p * NR * head_depth, sums);
                 for (int64_t i = 0; i < MR; ++i) {
-                    for (int h = 0; h < 2; ++h) {
+                    UNROLL for (int h = 0; h < 2; ++h) {
                         store(out + (r + i) * score_stride + p * NR + h * Shape::width, At<Shape::width>{0},
                               sums[i][h] * scale);
                     }
@@ -67,25 +88,67 @@ struct AttentionBlocks {
             }
         }
     }
-    /// c · tanh(s / c) in place.
-    static void cap_scores(A* s, int64_t n, A cap) {
-        Lane{}.each(n, [&](auto at) INLINED { store(s, at, capped(load(s, at), cap)); });
+    /// The keys [first, end) that a query sees, widened to whole packs: a tail, one by one, would take longer
+    /// than the packs of a short row.
+    struct Packs {
+        int64_t first, size;
+    };
+    /// Logits in place of the scores of a query that sees the keys [first, end): capped, where there is a
+    /// cap, and -inf where packs reach beyond.
+    static Packs mask(A* scores, int64_t first, int64_t end, A cap) {
+        const int64_t begin = first / Lane::width * Lane::width,
+                      size = ceil_div(end - begin, Lane::width) * Lane::width;
+        std::fill(scores + begin, scores + first, A(-INFINITY));
+        std::fill(scores + end, scores + begin + size, A(-INFINITY));
+        if (cap > 0) {
+            Lane{}.each(end - first, [&](auto at) INLINED {
+                store(scores + first, at, capped(load(scores + first, at), cap));
+            });
+        }
+        return {begin, size};
     }
-    /// use(row, column, values, count) for each piece of  left [rows, depth] · panels [depth, D].
+    /// Zero for a row's operands beside the keys [first, end) that it sees, from `from` to the end of what is
+    /// read with it: `over_queries` reads a tile of keys that may begin anywhere before `tile_end`.
+    void clear_unseen(S* operands, int64_t from, int64_t first, int64_t end, int64_t tile_end) const {
+        std::fill(operands + from, operands + first, S(0));
+        std::fill(operands + end, operands + tile_end + MR, S(0));
+    }
+    /// use(row, column, values, count) for each piece of  left · panels: queries' operands from key `from`
+    /// on, by rows, times what keys have.
     template <class F>
-    void times_heads(MatrixView<A> left, int64_t rows, int64_t depth, const A* panels, int64_t panel_depth,
-                     F&& use) const {
-        for (int64_t p = 0; p < head_panels; ++p) {
-            for (int64_t r = 0; r < rows; r += MR) {
-                Sums sums;
-                multiply_panels<A>(depth,
-                                   {left.data + r * left.row_stride, left.row_stride, left.column_stride},
-                                   panels + p * NR * panel_depth, sums);
-                const int64_t columns = std::min(NR, D - p * NR);
-                for (int64_t i = 0; i < std::min(MR, rows - r); ++i) {
-                    use(r + i, p * NR, reinterpret_cast<const A*>(&sums[i]), columns);
-                }
+    void over_keys(const S* left, int64_t i0, int64_t rows, int64_t from, const S* panels, F&& use) const {
+        for (int64_t r = 0; r < rows; r += MR) {
+            const int64_t depth = Shape::padded(keys_of_tile(i0, rows, r) - from);
+            const MatrixView<S> tile{left + r * operand_stride + from, operand_stride, 1};
+            times_heads(tile, r, rows, depth, panels + from * NR, Shape::padded(shape.sequence), use);
+        }
+    }
+    /// The same of  leftᵀ · panels: for keys [from, seen), over the queries of the block that see them.
+    template <class F>
+    void over_queries(const S* left, int64_t i0, int64_t rows, int64_t from, int64_t seen, const S* panels,
+                      S* packed, F&& use) const {
+        const int64_t panel_depth = Shape::padded(rows);
+        for (int64_t j = from; j < seen; j += MR) {
+            // Queries come in tiles of which either all or none have operands for these keys.
+            const int64_t first = std::max<int64_t>(0, j - i0) / MR * MR;
+            MatrixView<S> tile{left + first * operand_stride + j, 1, operand_stride};
+            if constexpr (Shape::together > 1) {
+                pack_panels<int(MR)>(tile, 0, MR, 0, rows - first, packed);
+                tile = packed_rows(packed);
             }
+            times_heads(tile, j - from, seen - from, panel_depth - first, panels + first * NR, panel_depth,
+                        use);
+        }
+    }
+    template <class F>
+    void times_heads(MatrixView<S> tile, int64_t row, int64_t rows, int64_t depth, const S* panels,
+                     int64_t panel_depth, F& use) const {
+        for (int64_t p = 0; p < head_panels; ++p) {
+            Sums sums;
+            multiply_panels(depth, tile, panels + p * NR * panel_depth, sums);
+            const int64_t columns = std::min(NR, D - p * NR);
+            for (int64_t i = 0; i < std::min(MR, rows - row); ++i)
+                use(row + i, p * NR, reinterpret_cast<const A*>(&sums[i]), columns);
         }
     }
 };
@@ -100,6 +163,7 @@ int64_t AttentionForward<T>::parts() const {
 template <class T>
 template <class Watch>
 void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
+    using S = Panel<T>;
     const AttentionBlocks<T> blocks(shape);
     constexpr int64_t block = blocks.block;
     const int64_t D = shape.head_size, sequence = shape.sequence;
@@ -113,33 +177,44 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
         const int64_t key_head = shape.key_head(h);
         auto probe = watch.probe(task);
         const T* q = qkv + shape.qkv(b, 0, h, 0);
-        A* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<A>(
-            blocks.by_key_size() + blocks.by_head_size(sequence) + block * D + block * blocks.score_stride);
-        A* values = keys + blocks.by_key_size();
-        A* packed_q = values + blocks.by_head_size(sequence);
-        A* p = packed_q + block * D;
+        S* keys = context.thread_scratch[size_t(omp_get_thread_num())].template get<S>(
+            blocks.by_key_size() + blocks.by_head_size(sequence) + blocks.score_size() + blocks.rows_size());
+        S* values = keys + blocks.by_key_size();
+        S* p = values + blocks.by_head_size(sequence);
+        S* packed_q = p + blocks.score_size();
+        A* scores = reinterpret_cast<A*>(p);
         blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 1), keys);
         blocks.pack_by_head(qkv + shape.qkv(b, 0, key_head, 2), blocks.row_stride, sequence, values);
 
         // Splits take blocks in turn, since late queries have more keys than early ones.
         const int64_t first = sequence - shape.queries;
         for (int64_t i0 = first + split * block; i0 < sequence; i0 += splits * block) {
-            const int64_t rows = std::min(block, sequence - i0), keys_seen = i0 + rows;
+            const int64_t rows = std::min(block, sequence - i0);
             const int64_t from = options.first_key(i0) / blocks.NR * blocks.NR;
-            blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, rows, from, keys_seen, keys, scale,
-                          packed_q, p);
+            blocks.template prefetch<1>(out + (b * shape.queries + i0 - first) * shape.channels() + h * D,
+                                        shape.channels(), rows);
+            blocks.scores(q + i0 * blocks.row_stride, blocks.row_stride, i0, rows, from, keys, scale,
+                          packed_q, scores);
 
             A inverse_sum[block];
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
-                A* s = p + r * blocks.score_stride + first_key;
-                if (cap > 0) blocks.cap_scores(s, visible, cap);
+                A* row_scores = scores + r * blocks.score_stride;
+                const auto packs = blocks.mask(row_scores, first_key, first_key + visible, cap);
+                const A* s = row_scores + packs.first;
+                S* e_row = p + r * blocks.operand_stride;
                 Largest<Lane, A> largest;
-                Lane{}.each(visible, [&](auto at) INLINED { largest.take(load(s, at)); });
+                Lane{}.each(packs.size, [&](auto at) INLINED { largest.take(load(s, at)); });
                 const A maximum = largest.total();
+                [[maybe_unused]] const A score_of_first = row_scores[0];
                 Sum<Lane, A> sum, weighted, at_maximum;
                 Largest<Lane, A> least;  // of -s
-                Lane{}.each(visible, [&](auto at) INLINED {
+                if constexpr (std::decay_t<decltype(probe)>::looks) {
+                    Lane{}.each(visible, [&](auto at) INLINED {
+                        least.take(splat<decltype(at)::width>(A(0)) - load(row_scores + first_key, at));
+                    });
+                }
+                Lane{}.each(packs.size, [&](auto at) INLINED {
                     const auto d = load(s, at) - maximum;
                     const auto e = exponential(d);
                     if constexpr (std::decay_t<decltype(probe)>::looks) {
@@ -148,29 +223,29 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
                         // Where e is 0, e · d is: d may be -inf there.
                         weighted.add_product(e, where_less(d, splat<N>(A(-1e4)), splat<N>(A(-1e4)), d));
                         at_maximum += where_less(d, none, none, splat<N>(A(1)));
-                        least.take(none - load(s, at));
                     }
-                    store(s, at, e);
+                    // Never ahead of the scores that are still to be read.
+                    store(e_row + packs.first, at, e);
                     sum += e;
                 });
                 if constexpr (std::decay_t<decltype(probe)>::looks) {
-                    probe.query(h, {.keys = visible,
-                                    .max_logit = double(maximum),
-                                    .abs_logit = double(larger(maximum, least.total())),
-                                    .sum = double(sum.total()),
-                                    .weighted = double(weighted.total()),
-                                    .first = first_key == 0 ? double(s[0]) : 0,
-                                    .at_maximum = int64_t(at_maximum.total())});
+                    probe.query(h,
+                                {.keys = visible,
+                                 .max_logit = double(maximum),
+                                 .abs_logit = double(larger(maximum, least.total())),
+                                 .sum = double(sum.total()),
+                                 .weighted = double(weighted.total()),
+                                 .first = first_key == 0 ? double(exponential(score_of_first - maximum)) : 0,
+                                 .at_maximum = int64_t(at_maximum.total())});
                 }
-                std::fill(s - first_key + from, s, A(0));
-                std::fill(s + visible, s - first_key + keys_seen, A(0));
+                blocks.clear_unseen(e_row, from, first_key, first_key + visible,
+                                    blocks.keys_of_tile(i0, rows, r));
                 const auto total = this->with_sink(maximum, sum.total(), h);
                 inverse_sum[r] = total.inverse;
                 lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = total.lse;
             }
-            blocks.times_heads(
-                {p + from, blocks.score_stride, 1}, rows, keys_seen - from, values + from * blocks.NR,
-                sequence, [&](int64_t r, int64_t d, const A* value, int64_t count) {
+            blocks.over_keys(
+                p, i0, rows, from, values, [&](int64_t r, int64_t d, const A* value, int64_t count) {
                     const int64_t row = b * shape.queries + i0 - first + r;
                     T* o = out + row * shape.channels() + h * D + d;
                     Lane{}.each(count, [&](auto at) INLINED {
@@ -189,6 +264,7 @@ template <class T>
 struct AttentionBackward {
     using Element = T;
     using A = Accumulator<T>;
+    using S = Panel<T>;
     static constexpr const char* name = "attention_backward";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
@@ -225,11 +301,11 @@ struct AttentionBackward {
   private:
     /// What the query heads of a key head share, and where each puts what it works out.
     struct Work {
-        A *keys, *values;           // by key: k for scores, v for dp
-        A* key_rows;                // by head: k, for dq
-        A *query_rows, *grad_rows;  // by head: the block's q, for dk, and dout, for dv
-        A* packed;                  // [block, D]
-        A *p, *ds;                  // [block, keys]
+        S *keys, *values;           // by key: k for scores, v for dp
+        S* key_rows;                // by head: k, for dq
+        S *query_rows, *grad_rows;  // by head: the block's q, for dk, and dout, for dv
+        S* packed;                  // a tile's rows
+        S *p, *ds;                  // [block, keys]: probabilities and gradients of scores
         A *dk, *dv;                 // [T, D]
     };
 
@@ -238,22 +314,24 @@ struct AttentionBackward {
         const AttentionBlocks<T> blocks(shape);
         constexpr int64_t block = blocks.block;
         const int64_t D = shape.head_size, sequence = shape.sequence;
-        const int64_t stride = blocks.row_stride, score_stride = blocks.score_stride;
+        const int64_t stride = blocks.row_stride;
 
         const int64_t by_key = blocks.by_key_size(), by_head = blocks.by_head_size(sequence);
         const int64_t block_heads = blocks.by_head_size(block);
         Work w;
-        w.keys = scratch.get<A>(2 * by_key + by_head + 2 * block_heads + block * D +
-                                2 * block * score_stride + 2 * sequence * D);
+        w.dk = scratch.get<A>(2 * sequence * D + ceil_div((2 * by_key + by_head + 2 * block_heads +
+                                                           2 * blocks.score_size() + blocks.rows_size()) *
+                                                              int64_t(sizeof(S)),
+                                                          int64_t(sizeof(A))));
+        w.dv = w.dk + sequence * D;
+        w.keys = reinterpret_cast<S*>(w.dv + sequence * D);
         w.values = w.keys + by_key;
         w.key_rows = w.values + by_key;
         w.query_rows = w.key_rows + by_head;
         w.grad_rows = w.query_rows + block_heads;
-        w.packed = w.grad_rows + block_heads;
-        w.p = w.packed + block * D;
-        w.ds = w.p + block * score_stride;
-        w.dk = w.ds + block * score_stride;
-        w.dv = w.dk + sequence * D;
+        w.p = w.grad_rows + block_heads;
+        w.ds = w.p + blocks.score_size();
+        w.packed = w.ds + blocks.score_size();
         const T* k = qkv + shape.qkv(b, 0, key_head, 1);
         blocks.pack_by_key(k, w.keys);
         blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 2), w.values);
@@ -279,8 +357,9 @@ struct AttentionBackward {
     void head(const AttentionBlocks<T>& blocks, int64_t b, int64_t h, const Work& w, Probe& probe) const {
         constexpr int64_t block = AttentionBlocks<T>::block, NR = AttentionBlocks<T>::NR;
         const int64_t D = shape.head_size, C = shape.channels(), sequence = shape.sequence;
-        const int64_t stride = blocks.row_stride, score_stride = blocks.score_stride;
+        const int64_t stride = blocks.row_stride;
         const A scale = options.factor<A>(D), cap = A(options.softcap);
+        A *scores = reinterpret_cast<A*>(w.p), *dps = reinterpret_cast<A*>(w.ds);
 
         for (int64_t i0 = 0; i0 < sequence; i0 += block) {
             const int64_t rows = std::min(block, sequence - i0), seen = i0 + rows;
@@ -288,55 +367,62 @@ struct AttentionBackward {
             const T* q = qkv + shape.qkv(b, i0, h, 0);
             const T* grad = dout + (b * sequence + i0) * C + h * D;
             const T* o = out + (b * sequence + i0) * C + h * D;
-            blocks.scores(q, stride, rows, from, seen, w.keys, scale, w.packed, w.p);
-            blocks.scores(grad, C, rows, from, seen, w.values, A(1), w.packed, w.ds);
+            blocks.template prefetch<0>(o, C, rows);
+            blocks.template prefetch<1>(dqkv + shape.qkv(b, i0, h, 0), stride, rows);
+            if (const int64_t next = std::min(block, sequence - seen); next > 0) {
+                blocks.template prefetch<0>(q + rows * stride, stride, next);
+                blocks.template prefetch<0>(grad + rows * C, C, next);
+            }
+            blocks.scores(q, stride, i0, rows, from, w.keys, scale, w.packed, scores);
+            blocks.scores(grad, C, i0, rows, from, w.values, A(1), w.packed, dps);
 
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
-                A* pr = w.p + r * score_stride + first_key;
-                A* dr = w.ds + r * score_stride + first_key;
+                A *pr = scores + r * blocks.score_stride, *dr = dps + r * blocks.score_stride;
+                S *p_row = w.p + r * blocks.operand_stride, *ds_row = w.ds + r * blocks.operand_stride;
                 const A log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
                 const A delta = dot(Lane{}, grad + r * C, o + r * C, D);
                 const A sink = sinks ? exponential(A(sinks[h]) - log_sum) * -delta : A(0);
                 if (sinks) dsinks[(b * sequence + i0 + r) * shape.heads + h] = T(sink);
-                if (cap > 0) blocks.cap_scores(pr, visible, cap);
+                const auto packs = blocks.mask(pr, first_key, first_key + visible, cap);
                 if constexpr (Probe::looks) {
                     if (probe.full()) {
-                        const auto [sum, size] = sum_of_ds(pr, dr, visible, log_sum, delta, scale);
+                        const auto [sum, size] =
+                            sum_of_ds(pr + first_key, dr + first_key, visible, log_sum, delta, scale);
                         const double own = double(sink * scale);
                         probe.residual(SumOfDs, (b * shape.heads + h) * sequence + i0 + r, sum + own,
                                        size + std::fabs(own));
                     }
                 }
-                Lane{}.each(visible, [&](auto at) INLINED {
-                    const auto s = load(pr, at);
+                Lane{}.each(packs.size, [&](auto at) INLINED {
+                    const auto s = load(pr + packs.first, at);
                     const auto probability = exponential(s - log_sum);
-                    store(pr, at, probability);
-                    const auto gradient = probability * (load(dr, at) - delta) * scale;
-                    store(dr, at, cap > 0 ? gradient * slope_of_capped(s, cap) : gradient);
+                    const auto gradient = probability * (load(dr + packs.first, at) - delta) * scale;
+                    // Never ahead of what is still to be read.
+                    store(p_row + packs.first, at, probability);
+                    store(ds_row + packs.first, at, cap > 0 ? gradient * slope_of_capped(s, cap) : gradient);
                 });
-                for (A* row : {pr, dr}) {
-                    std::fill(row - first_key + from, row, A(0));
-                    std::fill(row + visible, row - first_key + seen, A(0));
-                }
+                for (S* row : {p_row, ds_row})
+                    blocks.clear_unseen(row, from, first_key, first_key + visible,
+                                        blocks.keys_of_tile(i0, rows, r));
             }
 
-            blocks.times_heads({w.ds + from, score_stride, 1}, rows, seen - from, w.key_rows + from * NR,
-                               sequence, [&](int64_t r, int64_t d, const A* value, int64_t count) {
-                                   write(dqkv + shape.qkv(b, i0 + r, h, 0) + d, value, count,
-                                         b * sequence + i0 + r, h * D + d, probe);
-                               });
+            blocks.over_keys(w.ds, i0, rows, from, w.key_rows,
+                             [&](int64_t r, int64_t d, const A* value, int64_t count) {
+                                 write(dqkv + shape.qkv(b, i0 + r, h, 0) + d, value, count,
+                                       b * sequence + i0 + r, h * D + d, probe);
+                             });
             probe.wrote(Output, b * sequence + i0, h * D, dqkv + shape.qkv(b, i0, h, 0), D, rows, stride);
             blocks.pack_by_head(q, stride, rows, w.query_rows);
             blocks.pack_by_head(grad, C, rows, w.grad_rows);
-            blocks.times_heads({w.p + from, 1, score_stride}, seen - from, rows, w.grad_rows, rows,
-                               [&](int64_t j, int64_t d, const A* value, int64_t count) {
-                                   add_scaled(Lane{}, w.dv + (from + j) * D + d, value, A(1), count, false);
-                               });
-            blocks.times_heads({w.ds + from, 1, score_stride}, seen - from, rows, w.query_rows, rows,
-                               [&](int64_t j, int64_t d, const A* value, int64_t count) {
-                                   add_scaled(Lane{}, w.dk + (from + j) * D + d, value, A(1), count, false);
-                               });
+            blocks.over_queries(w.p, i0, rows, from, seen, w.grad_rows, w.packed,
+                                [&](int64_t j, int64_t d, const A* value, int64_t count) {
+                                    add_scaled(Lane{}, w.dv + (from + j) * D + d, value, A(1), count, false);
+                                });
+            blocks.over_queries(w.ds, i0, rows, from, seen, w.query_rows, w.packed,
+                                [&](int64_t j, int64_t d, const A* value, int64_t count) {
+                                    add_scaled(Lane{}, w.dk + (from + j) * D + d, value, A(1), count, false);
+                                });
         }
     }
 

@@ -1,6 +1,8 @@
 // Where kernels run and with what help: passed to everything that launches one.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -19,16 +21,20 @@ class Scratch {
   public:
     template <class T>
     T* get(int64_t count) {
-        const size_t bytes = (size_t(count) * sizeof(T) + 63) / 64 * 64;
+        const size_t wanted = size_t(count) * sizeof(T), unit = wanted < huge_page ? 64 : huge_page;
+        const size_t bytes = (wanted + unit - 1) / unit * unit;
         if (bytes > size_) {
-            memory_.reset(static_cast<char*>(std::aligned_alloc(64, bytes)));
+            memory_.reset();
+            memory_.reset(static_cast<char*>(std::aligned_alloc(unit, bytes)));
             if (!memory_) throw std::bad_alloc();
+            if (unit == huge_page) madvise(memory_.get(), bytes, MADV_HUGEPAGE);  // fewer TLB misses
             size_ = bytes;
         }
         return reinterpret_cast<T*>(memory_.get());
     }
 
   private:
+    static constexpr size_t huge_page = size_t(2) << 20;
     struct Free {
         void operator()(char* p) const { std::free(p); }
     };

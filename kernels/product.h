@@ -9,6 +9,8 @@
 // after the other, inside a block k ascending. Threads share tiles of C only.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 
 #include "kernels/activation.h"
@@ -42,7 +44,8 @@ struct Product {
     T* before_activation = nullptr;  // [m, n], kept for backward when there is an activation
     const T* residual = nullptr;     // [m, n], added last; may be `c` where there is no activation
 
-    using Shape = Tile<T>;
+    using P = Panel<T>;
+    using Shape = Tile<P>;
     using Vector = typename Shape::Vector;
 
     /// Tiles of C are grouped into tasks, a number that depends on the shape alone. One probe watches each
@@ -77,23 +80,19 @@ struct Product {
         const Tasks grid = tasks();
         const int64_t depth_most = std::min(k, Shape::KC);
         // Groups of whole tasks, so that a task never straddles two of them.
-        const int64_t group_down = std::max<int64_t>(1, Shape::most_rows / (grid.row_panels * Shape::MR));
         const int64_t group_across =
             std::max<int64_t>(1, Shape::most_columns / (grid.column_panels * Shape::NR));
-        const int64_t panels_down = std::min(group_down * grid.row_panels, ceil_div(m, Shape::MR));
         const int64_t panels_across = std::min(group_across * grid.column_panels, ceil_div(n, Shape::NR));
         const int64_t packed_most = Shape::padded(depth_most);
-        const int64_t b_size = panels_across * Shape::NR * packed_most,
-                      a_size = panels_down * Shape::MR * packed_most;
         // Where C is narrower than the sums, blocks of K add up beside it.
         const bool apart = !std::is_same_v<Out, A> && k > Shape::KC;
-        char* memory = context.scratch.get<char>((apart ? m * n * int64_t(sizeof(A)) : 0) +
-                                                 (b_size + a_size) * int64_t(sizeof(T)));
+        char* memory =
+            context.scratch.get<char>((apart ? m * n * int64_t(sizeof(A)) : 0) +
+                                      panels_across * Shape::NR * packed_most * int64_t(sizeof(P)));
         A* partial = nullptr;
         if constexpr (std::is_same_v<Out, A>) partial = c;
         else if (apart) partial = reinterpret_cast<A*>(memory);
-        T* packed_b = reinterpret_cast<T*>(memory + (apart ? m * n * int64_t(sizeof(A)) : 0));
-        T* packed_a = packed_b + b_size;
+        P* packed_b = reinterpret_cast<P*>(memory + (apart ? m * n * int64_t(sizeof(A)) : 0));
         constexpr int64_t packed_together = 4;  // panels
 
 #pragma omp parallel num_threads(context.threads) if (context.worth_sharing(m * n * k / 8))
@@ -101,49 +100,37 @@ struct Product {
             const int64_t across = std::min(group_across, grid.across - ta);
             const int64_t b_first = ta * grid.column_panels;
             const int64_t b_panels = std::min(across * grid.column_panels, ceil_div(n, Shape::NR) - b_first);
+            const int64_t tasks_in_turn = in_turn(grid.down, across, context.threads);
+            P* packed_a = context.thread_scratch[size_t(omp_get_thread_num())].template get<P>(
+                grid.row_panels * Shape::MR * packed_most);
             for (int64_t k0 = 0; k0 == 0 || k0 < k; k0 += Shape::KC) {
                 const int64_t depth = std::min(k - k0, Shape::KC), packed = Shape::padded(depth);
-#pragma omp for schedule(static) nowait
+#pragma omp for schedule(static)
                 for (int64_t p = 0; p < b_panels; p += packed_together) {
                     const int64_t j = (b_first + p) * Shape::NR;
-                    pack_for_tile<Shape::NR>(
+                    pack_panels<Shape::NR>(
                         right, j, std::min({packed_together * Shape::NR, n - j, (b_panels - p) * Shape::NR}),
                         k0, depth, packed_b + p * Shape::NR * packed);
                 }
-                for (int64_t td = 0; td < grid.down; td += group_down) {
-                    const int64_t down = std::min(group_down, grid.down - td);
-                    const int64_t a_first = td * grid.row_panels;
-                    const int64_t a_panels =
-                        std::min(down * grid.row_panels, ceil_div(m, Shape::MR) - a_first);
-#pragma omp for schedule(static)
-                    for (int64_t p = 0; p < a_panels; p += packed_together) {
-                        const int64_t i = (a_first + p) * Shape::MR;
-                        pack_for_tile<Shape::MR>(
-                            left, i,
-                            std::min({packed_together * Shape::MR, m - i, (a_panels - p) * Shape::MR}), k0,
-                            depth, packed_a + p * Shape::MR * packed);
-                    }
-#pragma omp for schedule(dynamic, 1)
-                    for (int64_t task = 0; task < down * across; ++task) {
-                        // Neighbours in the task order share a block of A.
-                        const int64_t d = task / across, e = task % across;
-                        auto probe = watch.probe((td + d) * grid.across + ta + e);
-                        const Range rows{d * grid.row_panels, std::min((d + 1) * grid.row_panels, a_panels)};
-                        const Range columns{e * grid.column_panels,
-                                            std::min((e + 1) * grid.column_panels, b_panels)};
-                        for (int64_t q = columns.begin; q < columns.end; ++q) {
-                            for (int64_t p = rows.begin; p < rows.end; ++p) {
-                                prefetch((a_first + p) * Shape::MR, (b_first + q) * Shape::NR);
-                                Vector sums[Shape::MR][2];
-                                const T* panel = packed_a + p * Shape::MR * packed;
-                                if constexpr (Shape::together == 2)
-                                    multiply_panels(packed, panel, packed_b + q * Shape::NR * packed, sums);
-                                else
-                                    multiply_panels<T>(depth, {panel, 1, Shape::MR},
-                                                       packed_b + q * Shape::NR * packed, sums);
-                                finish(sums, partial, (a_first + p) * Shape::MR, (b_first + q) * Shape::NR,
-                                       k0 > 0, k0 + depth >= k, probe);
-                            }
+                int64_t packed_rows_of = -1;  // the task row whose block of A this thread has packed
+#pragma omp for schedule(dynamic, tasks_in_turn)
+                for (int64_t task = 0; task < grid.down * across; ++task) {
+                    const int64_t d = task / across, e = task % across;
+                    auto probe = watch.probe(d * grid.across + ta + e);
+                    const int64_t first_panel = d * grid.row_panels, i = first_panel * Shape::MR;
+                    const int64_t rows = std::min(grid.row_panels * Shape::MR, m - i);
+                    if (d != packed_rows_of) pack_panels<Shape::MR>(left, i, rows, k0, depth, packed_a);
+                    packed_rows_of = d;
+                    const Range columns{e * grid.column_panels,
+                                        std::min((e + 1) * grid.column_panels, b_panels)};
+                    for (int64_t q = columns.begin; q < columns.end; ++q) {
+                        for (int64_t p = 0; p < ceil_div(rows, Shape::MR); ++p) {
+                            prefetch(i + p * Shape::MR, (b_first + q) * Shape::NR);
+                            typename Shape::Sums sums;
+                            multiply_panels(packed, packed_rows(packed_a + p * Shape::MR * packed),
+                                            packed_b + q * Shape::NR * packed, sums);
+                            finish(sums, partial, i + p * Shape::MR, (b_first + q) * Shape::NR, k0 > 0,
+                                   k0 + depth >= k, probe);
                         }
                     }
                 }
@@ -152,6 +139,12 @@ struct Product {
     }
 
   private:
+    /// How many tasks a thread takes at a time: a row of them, which share a block of A, where there are rows
+    /// enough to go round.
+    static int64_t in_turn(int64_t down, int64_t across, int threads) {
+        const int64_t pieces = ceil_div(4 * int64_t(threads), down);  // of a row
+        return std::max<int64_t>(1, across / pieces);
+    }
     /// Calls for the tile of C at (i0, j0), which will be needed when its sums are done.
     HOST void prefetch(int64_t i0, int64_t j0) const {
         const Out* tile = c + i0 * n + j0;

@@ -45,7 +45,7 @@ const std::vector<std::string>& words<ResidualInit>() {
 }
 template <>
 const std::vector<std::string>& words<Precision>() {
-    static const std::vector<std::string> all = {"fp32", "bf16"};
+    static const std::vector<std::string> all = {"fp32", "bf16", "bf16-stochastic"};
     return all;
 }
 template <>
@@ -115,6 +115,11 @@ void check(const ModelConfig& c) {
                         std::to_string(c.heads) +
                         "; as many query heads must share each key head; try --kv-heads " +
                         std::to_string(below));
+    }
+    if (c.recompute && c.value_residual > 0) {
+        throw UserError(
+            "--recompute and --value-residual were both given, but every block needs the values of the "
+            "first; leave one of them out");
     }
     if (!(c.value_residual >= 0 && c.value_residual < 1)) {
         throw UserError("--value-residual is " + std::to_string(c.value_residual) +

@@ -20,7 +20,7 @@ enum class Init { Normal, Truncated, FanIn, Orthogonal };
 enum class ResidualInit { Total, Depth, Same, Zero };
 /// What weights and activations are stored in. Arithmetic, master weights, gradients of parameters, moments
 /// and losses are float32 in either.
-enum class Precision { Float32, Bfloat16 };
+enum class Precision { Float32, Bfloat16, Bfloat16Stochastic };  // how weights are rounded
 enum class Parametrization { Standard, MuP, CompleteP };
 
 /// The words for a choice's values on the command line, in the order of the enumeration.
@@ -110,6 +110,10 @@ struct ModelConfig {
     double init_std = 0.02, embedding_std = 0;  // 0: as init_std
     ResidualInit residual_init = ResidualInit::Total;
     std::string init_scale = {};
+
+    /// Activations are made again for backward, block by block, rather than kept: the same bits in less
+    /// memory.
+    bool recompute = false;
 
     // How sizes, learning rates and factors follow width and depth
     Parametrization parametrization = Parametrization::Standard;

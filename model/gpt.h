@@ -22,7 +22,8 @@ class Gpt final : public Model<Accumulator<T>> {
   public:
     using A = Accumulator<T>;
 
-    Gpt(const ModelConfig& config, int64_t batch, bool training);
+    /// `stochastic`: how weights are rounded to T where that is bfloat16.
+    Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic = false);
     size_t bytes() const override { return memory_.bytes(); }
     void weights_changed(Context& context) override;
     double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
@@ -43,11 +44,13 @@ class Gpt final : public Model<Accumulator<T>> {
     void bind(const Tensors<T>& tensors);
     void logits_forward(Context& context, const int32_t* tokens, int64_t position,
                         const AttentionShape& shape);
+    bool recomputes() const { return training_ && config_.recompute; }
+    void recompute(Context& context, size_t l, const AttentionShape& shape);
     void head_backward(Context& context);
     void embedding_backward(Context& context);
 
     int64_t batch_;
-    bool training_;
+    bool training_, stochastic_;
     Memory memory_;
 
     T* compute_ = nullptr;     // the weights that forward and backward use: the master's own where T is A
@@ -65,6 +68,7 @@ class Gpt final : public Model<Accumulator<T>> {
     // The last forward.
     const int32_t* tokens_ = nullptr;
     std::vector<const T*> streams_;  // [L + 1]: the residual stream before each block, and after the last
+    std::vector<T*> kept_;           // [L] of [B·T, C]: those behind each block, where blocks share memory
     const T* head_in_ = nullptr;     // what the head was given
     std::vector<A> appended_;        // logits of the last append, where T is not A
     T* scaled_ = nullptr;            // [B·T, C], where logits have a factor and no norm takes it up

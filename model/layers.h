@@ -10,8 +10,8 @@
 namespace wobble {
 
 template <class T>
-Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training)
-    : Model<A>(config), batch_(batch), training_(training) {
+Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic)
+    : Model<A>(config), batch_(batch), training_(training), stochastic_(stochastic) {
     if (config.embedding_norm) ln_0_.emplace(config, Site{"ln_0"});
     for (int64_t l = 0; l < config.layers; ++l) blocks_.emplace_back(config, l);
     if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"}, config.output_factor());
@@ -32,7 +32,13 @@ void Gpt<T>::lay_out(Memory& memory) {
     rotary_.lay_out(memory, config_);
     embedding_ = memory.take<T>(rows * C);
     if (ln_0_) ln_0_->lay_out(memory, rows);
-    for (TransformerBlock<T>& block : blocks_) block.lay_out(memory, rows);
+    kept_.clear();
+    const size_t begin = memory.bytes();
+    for (TransformerBlock<T>& block : blocks_) {
+        if (recomputes()) memory.reuse_from(begin);
+        block.lay_out(memory, rows);
+    }
+    for (size_t l = 0; recomputes() && l < blocks_.size(); ++l) kept_.push_back(memory.take<T>(rows * C));
     if (ln_f_) ln_f_->lay_out(memory, rows);
     if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
     logits_ = memory.take<T>(rows * config_.vocab);
@@ -66,8 +72,11 @@ void Gpt<T>::weights_changed([[maybe_unused]] Context& context) {
     if constexpr (!std::is_same_v<T, A>) {
         for (const Parameter& p : table_.parameters) {
             launch(context, flat_rows(p.size),
-                   RoundWeights<T>{
-                       .master = this->weights_ + p.offset, .weight = compute_ + p.offset, .n = p.size},
+                   RoundWeights<T>{.master = this->weights_ + p.offset,
+                                   .weight = compute_ + p.offset,
+                                   .n = p.size,
+                                   .stochastic = stochastic_,
+                                   .offset = p.offset},
                    {p.name.c_str(), -1, Phase::Update, ".rounded"});
         }
     }
@@ -136,8 +145,15 @@ void Gpt<T>::logits_forward(Context& context, const int32_t* tokens, int64_t pos
                                .scale = A(config_.embedding_scale)},
            {"embedding"});
     streams_.assign(1, ln_0_ ? ln_0_->forward(context, embedding_, rows) : embedding_);
-    for (TransformerBlock<T>& block : blocks_)
-        streams_.push_back(block.forward(context, streams_.back(), shape));
+    for (TransformerBlock<T>& block : blocks_) {
+        const T* stream = block.forward(context, streams_.back(), shape);
+        if (recomputes()) {
+            T* kept = kept_[streams_.size() - 1];
+            std::copy(stream, stream + rows * C, kept);
+            stream = kept;
+        }
+        streams_.push_back(stream);
+    }
     head_in_ = ln_f_ ? ln_f_->forward(context, streams_.back(), rows) : streams_.back();
     if (scaled_) {
         launch(context, flat_rows(rows * C),
@@ -170,8 +186,20 @@ void Gpt<T>::backward(Context& context, bool accumulate) {
     const int64_t sequence = workspace_.sequence;
     const AttentionShape whole = shape(workspace_.rows / sequence, sequence, sequence);
     head_backward(context);
-    for (size_t l = blocks_.size(); l-- > 0;) blocks_[l].backward(context, streams_[l], whole, workspace_);
+    for (size_t l = blocks_.size(); l-- > 0;) {
+        // What the last block made is still there.
+        if (recomputes() && l + 1 < blocks_.size()) recompute(context, l, whole);
+        blocks_[l].backward(context, streams_[l], whole, workspace_);
+    }
     embedding_backward(context);
+}
+
+/// Makes block l's activations again, the same to the last bit; probes have seen them.
+template <class T>
+void Gpt<T>::recompute(Context& context, size_t l, const AttentionShape& shape) {
+    Recorder* recorder = std::exchange(context.recorder, nullptr);
+    blocks_[l].forward(context, streams_[l], shape);
+    context.recorder = recorder;
 }
 
 /// From the gradient of the logits to that of the residual stream behind the last block.

@@ -49,6 +49,9 @@ class Memory {
 
     size_t bytes() const { return used_; }
 
+    /// Hands out again what was taken since `used` was bytes(): two layouts that are never in use at once.
+    void reuse_from(size_t used) { used_ = used; }
+
   private:
     static constexpr size_t huge_page = size_t(2) << 20;
 

@@ -213,7 +213,7 @@ Command parse_command(int argc, const char* const* argv) {
     CLI::App app(
         "wobble: a GPT trainer that you can see inside.\n"
         "Usage: ./train [train] [flags] | ./train params [flags] | ./train sample RUN | ./train eval RUN | "
-        "./train coordcheck [flags] | ./train bench\n",
+        "./train coordcheck [flags] | ./train bench | ./train steps [flags]\n",
         "./train");
     app.set_version_flag("--version", std::string(""));
     Options unused;
@@ -269,12 +269,13 @@ Command parse_command(int argc, const char* const* argv) {
                     : word == "eval"  ? &evaluate
                     : word == "bench" ? &bench
                                       : nullptr;
-    const bool params = word == "params", checks = word == "coordcheck";
-    if (sub || params || checks || word == "train") arguments.erase(arguments.begin());
+    const bool params = word == "params", checks = word == "coordcheck", steps = word == "steps";
+    if (sub || params || checks || steps || word == "train") arguments.erase(arguments.begin());
     else if (!word.empty() && word[0] != '-') {
-        throw UserError("'" + word +
-                        "' is not a command; expected train, params, sample, eval, coordcheck or bench; "
-                        "--help lists the flags");
+        throw UserError(
+            "'" + word +
+            "' is not a command; expected train, params, sample, eval, coordcheck, bench or steps; "
+            "--help lists the flags");
     }
     if (wants_help) {
         command.kind = Command::Kind::Help;
@@ -285,6 +286,7 @@ Command parse_command(int argc, const char* const* argv) {
         return parse_train(checks ? coordcheck : app, arguments,
                            params   ? Command::Kind::Params
                            : checks ? Command::Kind::CoordCheck
+                           : steps  ? Command::Kind::Steps
                                     : Command::Kind::Train);
     }
 

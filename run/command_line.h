@@ -9,7 +9,17 @@ namespace wobble {
 
 /// What was asked for on the command line.
 struct Command {
-    enum class Kind { Train, Params, Sample, Eval, Bench, CoordCheck, Help, Version } kind = Kind::Train;
+    enum class Kind {
+        Train,
+        Params,
+        Sample,
+        Eval,
+        Bench,
+        CoordCheck,
+        Steps,
+        Help,
+        Version
+    } kind = Kind::Train;
     std::string help;  // for Help: the text to print
 
     Options options;

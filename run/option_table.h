@@ -42,7 +42,8 @@ void for_each_option(O& o, Visit&& visit) {
 
     visit.group("Precision");
     visit("precision", o.precision, Fixed,
-          "What weights and activations are stored in: fp32, or bf16 beside float32 master weights");
+          "What weights and activations are stored in: fp32, or bf16 beside float32 master weights, "
+          "which are rounded to nearest, or in bf16-stochastic to either side");
 
     visit.group("Seeds");
     visit("init-seed", o.init_seed, Fixed, "Seed of the initial weights");
@@ -101,6 +102,10 @@ void for_each_option(O& o, Visit&& visit) {
           "Steps between measurements of the Hessian's largest eigenvalues, up to 120 passes each; 0: none");
 
     visit.group("Machine");
+    visit("recompute", o.model.recompute, Free,
+          "Make activations again for backward rather than keep them: less memory, a third more forward "
+          "work, the "
+          "same bits");
     visit("device", o.device, Free, "auto, cpu or cuda");
     visit("threads", o.threads, Free, "CPU threads; 0: one per physical core. Results do not depend on it");
 }

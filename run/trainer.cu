@@ -207,11 +207,14 @@ std::string Trainer::describe() const {
     char memory[32];
     std::snprintf(memory, sizeof memory, "%.0f MB", double(model_->bytes()) * 1e-6);
     const std::string flags = flags_of(c);
-    std::string text = "model   GPT-2" + (flags.empty() ? "" : " with " + flags) + ", L" + n(c.layers) +
-                       " H" + n(c.heads) + " C" + n(c.channels) + " T" + n(c.context) + " V" + n(c.vocab) +
-                       (options_.precision == Precision::Bfloat16 ? " in bf16: " : ": ") +
-                       with_commas(parameter_count()) + " parameters, " + memory + ", " +
-                       n(context_.threads) + (context_.threads == 1 ? " thread\n" : " threads\n");
+    std::string text =
+        "model   GPT-2" + (flags.empty() ? "" : " with " + flags) + ", L" + n(c.layers) + " H" + n(c.heads) +
+        " C" + n(c.channels) + " T" + n(c.context) + " V" + n(c.vocab) +
+        (options_.precision == Precision::Float32    ? ": "
+         : options_.precision == Precision::Bfloat16 ? " in bf16: "
+                                                     : " in bf16, weights rounded stochastically: ") +
+        with_commas(parameter_count()) + " parameters, " + memory + ", " + n(context_.threads) +
+        (context_.threads == 1 ? " thread\n" : " threads\n");
     std::string lines = data_.describe();
     for (size_t at = 0; at < lines.size();) {
         const size_t end = std::min(lines.find('\n', at), lines.size());

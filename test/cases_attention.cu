@@ -106,7 +106,8 @@ KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
     KernelCase c;
     c.name = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
     c.terms = s.T + s.D + 8;
-    if (!blocks) c.narrow_roundings = 2 * s.T;  // the output is added up where it lies, key by key
+    // Of blocks, probabilities and the output; else the output is added up where it lies, key by key.
+    c.narrow_roundings = blocks ? 2 : 2 * s.T;
     const int64_t C = s.H * s.D;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         return {in("qkv", random_values(seed + "qkv", s.B * s.T * 3 * C)), out("out", s.B * s.queries * C),

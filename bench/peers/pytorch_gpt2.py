@@ -12,6 +12,10 @@ Every byte is a token. The text is cut into windows of T tokens, each with the T
 targets; they are shuffled anew in each epoch. The held-out loss is the mean over all whole windows of the
 validation text. The rate of tokens is that of the median step; what happens between steps is not counted.
 
+With `--serve` it only takes steps, for those who time them: it says what a step is in one line of JSON, then
+answers each number on standard input with the seconds of so many steps on one batch and the most memory it has
+held. `--precision bf16` computes them under autocast.
+
 To compare gradients, `--init model.safetensors` starts from given weights (linear weights are [in, out]), and
 `--dump-gradients OUT.safetensors --tokens IN.bin` stores the loss and the gradient of every parameter for one
 batch: IN.bin holds B·T input tokens and then B·T targets as int32, -1 for a target that is not counted.
@@ -42,6 +46,8 @@ def parse_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of --serve: bf16 is autocast")
+    parser.add_argument("--serve", action="store_true", help="take steps on request, and time them")
     parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
     parser.add_argument("--init", metavar="FILE", help="start from the weights in this safetensors file")
     parser.add_argument("--save", metavar="FILE", help="store the final weights as safetensors")
@@ -52,7 +58,7 @@ def parse_arguments():
     if arguments.dump_gradients:
         if not arguments.tokens:
             parser.error("--dump-gradients needs --tokens")
-    elif not arguments.text or not arguments.val_text:
+    elif not arguments.serve and (not arguments.text or not arguments.val_text):
         parser.error("training needs --text and --val-text")
     if arguments.steps < 1:
         parser.error("--steps must be at least 1")
@@ -211,15 +217,47 @@ def dump_gradients(model):
     print(f"loss {loss.item():.9f}; gradients of {len(gradients)} parameters in {options.dump_gradients}")
 
 
-def train(model):
-    training, held_out = Windows(options.text, options.context), Windows(options.val_text, options.context)
+def adamw(model):
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
         {"params": matrices, "weight_decay": options.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    return torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
+
+
+def serve(model):
+    import resource
+
+    optimizer = adamw(model)
+    run = torch.compile(model) if options.compile else model
+    shape = (options.batch, options.context)
+    tokens, targets = torch.randint(0, min(256, options.vocab), (2, *shape))
+
+    def step():
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+            loss = run(tokens, targets)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+        return time.perf_counter() - begin
+
+    step()  # compiles, and claims memory
+    print(json.dumps({"version": torch.__version__, "tokens": math.prod(shape),
+                      "parameters": sum(p.numel() for p in model.parameters())}), flush=True)
+    for line in sys.stdin:
+        seconds = [step() for _ in range(int(line))]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "peak_bytes": peak}), flush=True)
+
+
+def train(model):
+    training, held_out = Windows(options.text, options.context), Windows(options.val_text, options.context)
+    optimizer = adamw(model)
     run = torch.compile(model) if options.compile else model
 
     losses, seconds = [], []
@@ -278,6 +316,9 @@ def main():
         dump_gradients(model)
         return
     try:
+        if options.serve:
+            serve(model)
+            return
         result = train(model)
     except Exception as error:
         # Raised by the compiler's own modules: there is no C++ compiler, or not one that it can use.

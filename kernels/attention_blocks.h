@@ -39,7 +39,8 @@ struct AttentionBlocks {
           key_panels(ceil_div(s.sequence, NR)),
           head_panels(ceil_div(s.head_size, NR)),
           // One panel more than needed: twelve rows a power of two apart would share the sets of the cache.
-          score_stride((key_panels + 1) * NR),
+          // Whole packs, which `mask` may fill up.
+          score_stride(ceil_div((key_panels + 1) * NR, Lane::width) * Lane::width),
           operand_stride(score_stride * int64_t(sizeof(A) / sizeof(S))) {}
 
     int64_t by_key_size() const { return key_panels * NR * head_depth; }

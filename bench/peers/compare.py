@@ -160,7 +160,7 @@ def table(rows, ratio):
         if "did_not_run" in r:
             lines.append(f"{start} did not run: {r['did_not_run']} | | | |")
             continue
-        lines.append(f"{start} {r['tokens_per_second']:,.0f} | {r['speedup_over']:.2f} | "
+        lines.append(f"{start} {r['tokens_per_second']:,.0f} | {r['time_ratio']:.2f} | "
                      f"{100 * r['share_of_roof']:.0f} % | {r['peak_bytes'] / 2**20:,.0f} MiB |")
     return "\n".join(lines)
 
@@ -187,6 +187,7 @@ def main():
                 contenders = [this_program(options, name, precision), pytorch(options, name, precision, False),
                               pytorch(options, name, precision, True)]
                 rows += race(options, name, contenders)
+                note(table(rows[-len(contenders):], "time / wobble"))
         ratio = "time / wobble"
     print(table(rows, ratio))
     roof = {p: max(r["roof"][p] for r in rows if "roof" in r) for p in ("float32", "bfloat16")}

@@ -168,8 +168,8 @@ void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t
         for (int64_t s = 0; s < done; ++s) {
             for (int64_t p = 0; p < full_panels; ++p) {
                 // Steps may be far apart, where no prefetcher of the processor follows.
-                for (int64_t ahead = 8; ahead < 8 + together; ++ahead)
-                    __builtin_prefetch(from(p * P, s + ahead));
+                for (int k = 0; k < together; ++k)
+                    __builtin_prefetch(from(p * P, s + 8) + k * a.column_stride);
                 for (int i = 0; i < P; i += side_by_side) {
                     const auto step =
                         Steps::template across<side_by_side>(from(p * P + i, s), a.column_stride);

@@ -2,8 +2,9 @@
 // accumulation into C, bias, activation, residual.
 //
 // A packed product in the manner of Goto & van de Geijn (2008), one text for every instruction set, from the
-// panels and register tiles of panels.h. K is cut into blocks of KC so that a panel of B stays in the
-// first-level cache.
+// panels and register tiles of panels.h. K is cut into blocks of KC. B's panels of a block are packed once,
+// by all threads; A's by the thread that needs them, a few rows of tiles at a time, which stay in its
+// second-level cache: packed as a whole, A would go out to memory and back.
 //
 // Every element of C adds up its K products in the same order whatever the number of threads: blocks of K one
 // after the other, inside a block k ascending. Threads share tiles of C only.
@@ -112,15 +113,15 @@ struct Product {
                         right, j, std::min({packed_together * Shape::NR, n - j, (b_panels - p) * Shape::NR}),
                         k0, depth, packed_b + p * Shape::NR * packed);
                 }
-                int64_t packed_rows_of = -1;  // the task row whose block of A this thread has packed
+                int64_t packed_down = -1;  // the row of tasks whose block of A this thread has packed
 #pragma omp for schedule(dynamic, tasks_in_turn)
                 for (int64_t task = 0; task < grid.down * across; ++task) {
                     const int64_t d = task / across, e = task % across;
                     auto probe = watch.probe(d * grid.across + ta + e);
-                    const int64_t first_panel = d * grid.row_panels, i = first_panel * Shape::MR;
+                    const int64_t i = d * grid.row_panels * Shape::MR;
                     const int64_t rows = std::min(grid.row_panels * Shape::MR, m - i);
-                    if (d != packed_rows_of) pack_panels<Shape::MR>(left, i, rows, k0, depth, packed_a);
-                    packed_rows_of = d;
+                    if (d != packed_down) pack_panels<Shape::MR>(left, i, rows, k0, depth, packed_a);
+                    packed_down = d;
                     const Range columns{e * grid.column_panels,
                                         std::min((e + 1) * grid.column_panels, b_panels)};
                     for (int64_t q = columns.begin; q < columns.end; ++q) {

@@ -166,6 +166,13 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments, C
             "out");
     }
 
+    if (kind == Command::Kind::Steps && !flags.resume.empty()) {
+        throw UserError(
+            "steps takes no --resume, since its steps are thrown away; a configuration is read by "
+            "--config " +
+            flags.resume + "/config.toml");
+    }
+
     Options& options = command.options;
     if (coordcheck) options = coordcheck_defaults();
     const std::string file = flags.resume.empty() ? flags.config : flags.resume + "/config.toml";

@@ -3,7 +3,9 @@
 
 #include <signal.h>
 
+#include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "test/program.h"
 
@@ -224,6 +226,28 @@ TEST_F(Runs, StopBeforeANonFiniteUpdateAndSayWhereItBegan) {
     const Outcome skipped = train("--run s --on-nonfinite skip" + plan);
     EXPECT_EQ(skipped.status, 0) << skipped.err;
     EXPECT_EQ(query("s", "select count(*) from steps"), 50);
+}
+
+TEST_F(Runs, TakeStepsOnRequest) {
+    const Outcome o =
+        train("steps " + small + "--precision bf16 < asked", "printf '2\\nroof\\n3\\n' > asked; ");
+    ASSERT_EQ(o.status, 0) << o.err;
+    std::istringstream lines(o.out);
+    std::vector<nlohmann::json> answers;
+    for (std::string line; std::getline(lines, line);) answers.push_back(nlohmann::json::parse(line));
+    ASSERT_EQ(answers.size(), 4u) << o.out;
+    EXPECT_GT(answers[0]["flops"].get<double>(), 6.0 * answers[0]["tokens"].get<double>());
+    EXPECT_EQ(answers[1]["seconds"].size(), 2u);
+    EXPECT_GT(answers[1]["peak_bytes"].get<double>(), 1e6);
+    EXPECT_GE(answers[2]["bfloat16"].get<double>(), 0.5 * answers[2]["float32"].get<double>());
+    EXPECT_EQ(answers[3]["seconds"].size(), 3u);
+    EXPECT_FALSE(std::filesystem::exists(path("runs")));
+    EXPECT_NE(train("steps --resume r").err.find("--config r/config.toml"), std::string::npos);
+    const Outcome refused = train("steps " + small + "< asked", "printf 'many\\n' > asked; ");
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find("'many' on standard input; expected a number of steps, or roof"),
+              std::string::npos)
+        << refused.err;
 }
 
 TEST_F(Runs, SampleTheSameTextFromTheSameSeed) {

@@ -51,6 +51,10 @@ def parse_arguments():
     parser.add_argument("--json", metavar="FILE", help="file for every number")
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or len(os.sched_getaffinity(0))
+    if not os.access(arguments.train, os.X_OK):
+        parser.error(f"--train {arguments.train}: no such program; `make` builds it")
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: expected at least 1")
     for name in arguments.model or []:
         if not re.fullmatch(r"L\d+_H\d+_C\d+_T\d+_V\d+_B\d+", name):
             parser.error(f"--model {name}: expected a name like L4_H4_C128_T64_V256_B12")

@@ -142,6 +142,15 @@ $(EXAMPLE)/%.cpp.o: %.cpp Makefile
 	@echo "compile $< with one more norm"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c $< -o $@
 
+# Product and attention for those instruction sets of this machine's family that it has.
+has          = $(shell grep -qw $(1) /proc/cpuinfo 2>/dev/null && echo $(2))
+SETS        := $(if $(filter x86_64,$(shell uname -m)),x86-64 $(call has,avx2,x86-64-v3) $(call has,avx512vl,x86-64-v4))
+SET_PROGRAMS := $(SETS:%=$(OBJ)/instruction_sets/%)
+$(SET_PROGRAMS): $(OBJ)/instruction_sets/%: test/instruction_sets/blocks.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "compile $< for $*"
+	@$(CXX) $(subst $(MACHINE),-march=$*,$(CXXFLAGS)) -MMD -MP -MT $@ -MF $@.d $< -o $@
+
 $(OBJ)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
 	@echo "compile $<"
@@ -157,8 +166,9 @@ $(OBJ)/%.cpp.o: %.cpp Makefile
 # ------------------------------------------------------------------------------------------------------ test, bench
 # The last line says how many tests passed and failed.
 test: test-packages
-	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/example_norm/tests $(OBJ)/train
+	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/example_norm/tests $(OBJ)/train $(SET_PROGRAMS)
 	@GOMP_SPINCOUNT=1000 WOBBLE_TRAIN=$(abspath $(OBJ)/train) WOBBLE_EXAMPLE_NORM=$(abspath $(OBJ)/example_norm/tests) \
+	WOBBLE_INSTRUCTION_SETS='$(abspath $(SET_PROGRAMS))' \
 	$(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
 	status=$$?; \
 	total=$$(grep -m1 -o '"tests": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
@@ -172,7 +182,7 @@ bench: train
 	@PYTHON='$(PYTHON)' $(BIN)/train bench --json $(BUILD)/bench.json
 	@echo "every number: $(BUILD)/bench.json"
 
-# Beside PyTorch, in turns: half an hour. PYTHON names an interpreter that has it.
+# Beside PyTorch, in turns. PYTHON names an interpreter that has it.
 bench-peers: train
 	@command -v '$(PYTHON)' > /dev/null || { echo "bench-peers did not run: $(PYTHON) is not here; PYTHON=... names an interpreter that has PyTorch"; exit 2; }
 	@'$(PYTHON)' bench/peers/compare.py --train $(BIN)/train --json $(BUILD)/bench_peers.json

@@ -37,11 +37,13 @@ struct Share {
     double amount, roof;
 
     Share(const KernelCase& kernel, const Roofs& roofs)
-        : name(kernel.computes() ? "multiply_add" : "copy"),
-          amount(kernel.computes() ? kernel.cost.flops : kernel.cost.bytes),
-          roof(!kernel.computes()               ? roofs.copy
-               : kernel.precision == "bfloat16" ? roofs.pair_multiply_add
-                                                : roofs.multiply_add) {}
+        : name("copy"), amount(kernel.cost.bytes), roof(roofs.copy) {
+        if (!kernel.computes()) return;
+        const bool pairs = kernel.precision == "bfloat16";
+        name = pairs ? "pair_multiply_add" : "multiply_add";
+        amount = kernel.cost.flops;
+        roof = pairs ? roofs.pair_multiply_add : roofs.multiply_add;
+    }
 
     double of(const Timing& timing) const { return amount / timing.seconds.median / roof; }
 };

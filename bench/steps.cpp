@@ -36,7 +36,10 @@ double flops_per_token(const ModelConfig& config, const ParameterTable& table) {
         // Embeddings are looked up, not multiplied, but that the head uses one of them.
         if (p.role != Role::Embedding || (p.name == "wte.weight" && config.tied)) weights += p.size;
     }
-    return 6.0 * double(weights + config.layers * config.context * config.heads * config.head_size());
+    // Twice the keys that a query sees, in the mean: T without a window.
+    const double T = double(config.context), window = std::min(double(config.window), T);
+    const double keys = config.window > 0 ? window * (2 - window / T) : T;
+    return 6 * (double(weights) + double(config.layers * config.channels) * keys);
 }
 
 namespace {

@@ -65,8 +65,8 @@ struct StepTimings {
     std::vector<Timing> timings;
 };
 
-/// Of a training step: 6 for each weight that multiplies (2 forward, 4 backward), and causal attention's
-/// 6 · T · C a layer.
+/// Of a training step: 6 for each parameter but embeddings that are only looked up (2 forward, 4 backward),
+/// and causal attention's 6 · T · C a layer, or what a window leaves of them.
 double flops_per_token(const ModelConfig& config, const ParameterTable& table);
 
 /// The sizes that are timed, the largest in both precisions.

@@ -1,164 +1,69 @@
-// Causal attention on the CPU: the formulas of attention.h over blocks of queries, on the register tiles of
-// panels.h.
+// Causal attention on the CPU: the formulas of attention.h over blocks of queries, in the steps of
+// attention_tiles.h.
 //
 // A task takes one head of one sequence (and, forward, a part of its queries when there are few heads). Keys
-// and values are packed into panels once; then each block of queries makes its scores against the keys up to
-// its last query (later blocks of keys are skipped, causally), turns them into probabilities in a buffer of
-// its own thread, and multiplies on. Where there is a window, panels of keys that no query of a block sees
-// are skipped too. What is held at a time is [block, T] per thread, never T × T. Backward owns all of a key
-// head's dk and dv, and the dq of its query heads, so nothing is shared and the order of every sum is fixed.
+// and values are packed into panels once; then each block of queries makes its scores, turns them into
+// probabilities in a buffer of its own thread, and multiplies on. Keys that no query of a register tile sees
+// yet are skipped, causally; where there is a window, so are panels that no query of a block sees any more.
+// What is held at a time is [block, T] per thread, never T × T. Backward owns all of a key head's dk and dv,
+// and the dq of its query heads, so nothing is shared and the order of every sum is fixed.
 #pragma once
 
 #include <omp.h>
 
-#include "kernels/attention.h"
-#include "kernels/panels.h"
+#include "kernels/attention_tiles.h"
 
 namespace wobble {
-
-/// The sizes and steps that forward and backward share. Probabilities, and the gradients of scores, become
-/// operands of a product: they are rounded to what panels hold, over the scores that they are made of.
-template <class T>
-struct AttentionBlocks {
-    using A = Accumulator<T>;
-    using S = Panel<T>;
-    using Shape = Tile<S>;
-    using Sums = typename Shape::Sums;
-    static constexpr int64_t MR = Shape::MR, NR = Shape::NR;
-    static constexpr int64_t block =
-        4 * MR;  // queries; their scores against 1,000 keys fit the second-level cache
-
-    const AttentionShape& shape;
-    int64_t D, row_stride, head_depth, key_panels, head_panels, score_stride, operand_stride;
-
-    explicit AttentionBlocks(const AttentionShape& s)
-        : shape(s),
-          D(s.head_size),
-          row_stride(s.qkv_channels()),
-          head_depth(Shape::padded(s.head_size)),
-          key_panels(ceil_div(s.sequence, NR)),
-          head_panels(ceil_div(s.head_size, NR)),
-          // One panel more than needed: twelve rows a power of two apart would share the sets of the cache.
-          // Whole packs, which `mask` may fill up.
-          score_stride(ceil_div((key_panels + 1) * NR, Lane::width) * Lane::width),
-          operand_stride(score_stride * int64_t(sizeof(A) / sizeof(S))) {}
-
-    int64_t by_key_size() const { return key_panels * NR * head_depth; }
-    int64_t by_head_size(int64_t depth) const { return head_panels * NR * Shape::padded(depth); }
-    int64_t rows_size() const { return MR * std::max(head_depth, block); }
-    int64_t score_size() const { return block * operand_stride; }
-
-    /// Calls for rows of a head that will be needed soon; they lie so far apart that the processor would not
-    /// foresee it.
-    template <int for_writing>
-    void prefetch(const T* x, int64_t stride, int64_t rows) const {
-        constexpr int64_t line = 64 / int64_t(sizeof(T));
-        for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t d = 0; d < D; d += line) __builtin_prefetch(x + r * stride + d, for_writing);
-        }
-    }
-
-    /// Rows j of x [T, D] as columns: panels of op(B) in X·Kᵀ. Panel p is [D, NR].
-    void pack_by_key(const T* x, S* panels) const {
-        pack_panels<int(NR)>(MatrixView<T>{x, row_stride, 1}, 0, shape.sequence, 0, D, panels);
-    }
-    /// x [depth, D] as it lies: panels of op(B) in P·V. Panel p is [depth, NR].
-    void pack_by_head(const T* x, int64_t stride, int64_t depth, S* panels) const {
-        pack_panels<int(NR)>(MatrixView<T>{x, 1, stride}, 0, D, 0, depth, panels);
-    }
-    /// One past the last key of which row r of a block that begins at query i0 needs a score: what the
-    /// rows of a register tile see.
-    static int64_t keys_of_tile(int64_t i0, int64_t rows, int64_t r) {
-        return i0 + std::min(rows, (r / MR + 1) * MR);
-    }
-    /// scores [rows, from..] = scale · x [rows, D] · keysᵀ, for as many whole panels as the rows of a tile
-    /// see of the queries i0 and on; `from` begins a panel.
-    void scores(const T* x, int64_t stride, int64_t i0, int64_t rows, int64_t from, const S* by_key, A scale,
-                S* packed_x, A* out) const {
-        for (int64_t r = 0; r < rows; r += MR) {
-            pack_panels<int(MR)>(MatrixView<T>{x, stride, 1}, r, std::min(MR, rows - r), 0, D, packed_x);
-            for (int64_t p = from / NR; p < ceil_div(keys_of_tile(i0, rows, r), NR); ++p) {
-                Sums sums;
-                multiply_panels(head_depth, packed_rows(packed_x), by_key + p * NR * head_depth, sums);
-                for (int64_t i = 0; i < MR; ++i) {
-                    UNROLL for (int h = 0; h < 2; ++h) {
-                        store(out + (r + i) * score_stride + p * NR + h * Shape::width, At<Shape::width>{0},
-                              sums[i][h] * scale);
-                    }
-                }
-            }
-        }
-    }
-    /// The keys [first, end) that a query sees, widened to whole packs: a tail, one by one, would take longer
-    /// than the packs of a short row.
-    struct Packs {
-        int64_t first, size;
-    };
-    /// Logits in place of the scores of a query that sees the keys [first, end): capped, where there is a
-    /// cap, and -inf where packs reach beyond.
-    static Packs mask(A* scores, int64_t first, int64_t end, A cap) {
-        const int64_t begin = first / Lane::width * Lane::width,
-                      size = ceil_div(end - begin, Lane::width) * Lane::width;
-        std::fill(scores + begin, scores + first, A(-INFINITY));
-        std::fill(scores + end, scores + begin + size, A(-INFINITY));
-        if (cap > 0) {
-            Lane{}.each(end - first, [&](auto at) INLINED {
-                store(scores + first, at, capped(load(scores + first, at), cap));
-            });
-        }
-        return {begin, size};
-    }
-    /// Zero for a row's operands beside the keys [first, end) that it sees, from `from` to the end of what is
-    /// read with it: `over_queries` reads a tile of keys that may begin anywhere before `tile_end`.
-    void clear_unseen(S* operands, int64_t from, int64_t first, int64_t end, int64_t tile_end) const {
-        std::fill(operands + from, operands + first, S(0));
-        std::fill(operands + end, operands + tile_end + MR, S(0));
-    }
-    /// use(row, column, values, count) for each piece of  left · panels: queries' operands from key `from`
-    /// on, by rows, times what keys have.
-    template <class F>
-    void over_keys(const S* left, int64_t i0, int64_t rows, int64_t from, const S* panels, F&& use) const {
-        for (int64_t r = 0; r < rows; r += MR) {
-            const int64_t depth = Shape::padded(keys_of_tile(i0, rows, r) - from);
-            const MatrixView<S> tile{left + r * operand_stride + from, operand_stride, 1};
-            times_heads(tile, r, rows, depth, panels + from * NR, Shape::padded(shape.sequence), use);
-        }
-    }
-    /// The same of  leftᵀ · panels: for keys [from, seen), over the queries of the block that see them.
-    template <class F>
-    void over_queries(const S* left, int64_t i0, int64_t rows, int64_t from, int64_t seen, const S* panels,
-                      S* packed, F&& use) const {
-        const int64_t panel_depth = Shape::padded(rows);
-        for (int64_t j = from; j < seen; j += MR) {
-            // Queries come in tiles of which either all or none have operands for these keys.
-            const int64_t first = std::max<int64_t>(0, j - i0) / MR * MR;
-            MatrixView<S> tile{left + first * operand_stride + j, 1, operand_stride};
-            if constexpr (Shape::together > 1) {
-                pack_panels<int(MR)>(tile, 0, MR, 0, rows - first, packed);
-                tile = packed_rows(packed);
-            }
-            times_heads(tile, j - from, seen - from, panel_depth - first, panels + first * NR, panel_depth,
-                        use);
-        }
-    }
-    template <class F>
-    void times_heads(MatrixView<S> tile, int64_t row, int64_t rows, int64_t depth, const S* panels,
-                     int64_t panel_depth, F& use) const {
-        for (int64_t p = 0; p < head_panels; ++p) {
-            Sums sums;
-            multiply_panels(depth, tile, panels + p * NR * panel_depth, sums);
-            const int64_t columns = std::min(NR, D - p * NR);
-            for (int64_t i = 0; i < std::min(MR, rows - row); ++i)
-                use(row + i, p * NR, reinterpret_cast<const A*>(&sums[i]), columns);
-        }
-    }
-};
 
 /// Tasks of forward: at least 32 where the shape allows, whatever the number of threads.
 template <class T>
 int64_t AttentionForward<T>::parts() const {
     const int64_t heads = shape.batch * shape.heads;
     return heads * std::min(ceil_div(32, heads), ceil_div(shape.queries, AttentionBlocks<T>::block));
+}
+
+/// The softmax of one query before its division: e^(s - maximum) in place of the scores of the `visible` keys
+/// from `first_key` on, and what divides them.
+template <class T, class Probe, class A = Accumulator<T>>
+HOST std::pair<A, A> softmax_terms(A* scores, Panel<T>* terms, int64_t h, int64_t first_key, int64_t visible,
+                                   A cap, Probe& probe) {
+    const auto packs = AttentionBlocks<T>::mask(scores, first_key, first_key + visible, cap);
+    Largest<Lane, A> largest;
+    Lane{}.each(packs.size, [&](auto at) INLINED { largest.take(load(scores + packs.first, at)); });
+    const A maximum = largest.total();
+    Sum<Lane, A> sum, weighted, at_maximum;
+    Largest<Lane, A> least;  // of -s
+    [[maybe_unused]] A first = 0;
+    if constexpr (Probe::looks) {
+        if (first_key == 0) first = exponential(scores[0] - maximum);
+        Lane{}.each(visible, [&](auto at) INLINED {
+            least.take(splat<decltype(at)::width>(A(0)) - load(scores + first_key, at));
+        });
+    }
+    Lane{}.each(packs.size, [&](auto at) INLINED {
+        const auto d = load(scores + packs.first, at) - maximum;
+        const auto e = exponential(d);
+        if constexpr (Probe::looks) {
+            constexpr int N = decltype(at)::width;
+            const auto none = splat<N>(A(0));
+            // Where e is 0, e · d is: d may be -inf there.
+            weighted.add_product(e, where_less(d, splat<N>(A(-1e4)), splat<N>(A(-1e4)), d));
+            at_maximum += where_less(d, none, none, splat<N>(A(1)));
+        }
+        // Never ahead of the scores that are still to be read.
+        store(terms + packs.first, at, e);
+        sum += e;
+    });
+    if constexpr (Probe::looks) {
+        probe.query(h, {.keys = visible,
+                        .max_logit = double(maximum),
+                        .abs_logit = double(larger(maximum, least.total())),
+                        .sum = double(sum.total()),
+                        .weighted = double(weighted.total()),
+                        .first = double(first),
+                        .at_maximum = int64_t(at_maximum.total())});
+    }
+    return {maximum, sum.total()};
 }
 
 template <class T>
@@ -200,48 +105,12 @@ void AttentionForward<T>::operator()(Context& context, Watch& watch) const {
             A inverse_sum[block];
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t first_key = options.first_key(i0 + r), visible = i0 + r + 1 - first_key;
-                A* row_scores = scores + r * blocks.score_stride;
-                const auto packs = blocks.mask(row_scores, first_key, first_key + visible, cap);
-                const A* s = row_scores + packs.first;
                 S* e_row = p + r * blocks.operand_stride;
-                Largest<Lane, A> largest;
-                Lane{}.each(packs.size, [&](auto at) INLINED { largest.take(load(s, at)); });
-                const A maximum = largest.total();
-                [[maybe_unused]] const A score_of_first = row_scores[0];
-                Sum<Lane, A> sum, weighted, at_maximum;
-                Largest<Lane, A> least;  // of -s
-                if constexpr (std::decay_t<decltype(probe)>::looks) {
-                    Lane{}.each(visible, [&](auto at) INLINED {
-                        least.take(splat<decltype(at)::width>(A(0)) - load(row_scores + first_key, at));
-                    });
-                }
-                Lane{}.each(packs.size, [&](auto at) INLINED {
-                    const auto d = load(s, at) - maximum;
-                    const auto e = exponential(d);
-                    if constexpr (std::decay_t<decltype(probe)>::looks) {
-                        constexpr int N = decltype(at)::width;
-                        const auto none = splat<N>(A(0));
-                        // Where e is 0, e · d is: d may be -inf there.
-                        weighted.add_product(e, where_less(d, splat<N>(A(-1e4)), splat<N>(A(-1e4)), d));
-                        at_maximum += where_less(d, none, none, splat<N>(A(1)));
-                    }
-                    // Never ahead of the scores that are still to be read.
-                    store(e_row + packs.first, at, e);
-                    sum += e;
-                });
-                if constexpr (std::decay_t<decltype(probe)>::looks) {
-                    probe.query(h,
-                                {.keys = visible,
-                                 .max_logit = double(maximum),
-                                 .abs_logit = double(larger(maximum, least.total())),
-                                 .sum = double(sum.total()),
-                                 .weighted = double(weighted.total()),
-                                 .first = first_key == 0 ? double(exponential(score_of_first - maximum)) : 0,
-                                 .at_maximum = int64_t(at_maximum.total())});
-                }
+                const auto [maximum, sum] = softmax_terms<T>(scores + r * blocks.score_stride, e_row, h,
+                                                             first_key, visible, cap, probe);
                 blocks.clear_unseen(e_row, from, first_key, first_key + visible,
                                     blocks.keys_of_tile(i0, rows, r));
-                const auto total = this->with_sink(maximum, sum.total(), h);
+                const auto total = this->with_sink(maximum, sum, h);
                 inverse_sum[r] = total.inverse;
                 lse[(b * shape.heads + h) * shape.queries + i0 - first + r] = total.lse;
             }
@@ -310,22 +179,17 @@ struct AttentionBackward {
         A *dk, *dv;                 // [T, D]
     };
 
-    template <class Probe>
-    void group(Scratch& scratch, int64_t b, int64_t key_head, Probe& probe) const {
-        const AttentionBlocks<T> blocks(shape);
-        constexpr int64_t block = blocks.block;
-        const int64_t D = shape.head_size, sequence = shape.sequence;
-        const int64_t stride = blocks.row_stride;
-
-        const int64_t by_key = blocks.by_key_size(), by_head = blocks.by_head_size(sequence);
-        const int64_t block_heads = blocks.by_head_size(block);
+    static Work lay_out(Scratch& scratch, const AttentionBlocks<T>& blocks) {
+        const int64_t gradients = 2 * blocks.shape.sequence * blocks.D, by_key = blocks.by_key_size(),
+                      by_head = blocks.by_head_size(blocks.shape.sequence),
+                      block_heads = blocks.by_head_size(blocks.block);
+        const int64_t operands =
+            2 * by_key + by_head + 2 * block_heads + 2 * blocks.score_size() + blocks.rows_size();
+        char* memory = scratch.get<char>(gradients * int64_t(sizeof(A)) + operands * int64_t(sizeof(S)));
         Work w;
-        w.dk = scratch.get<A>(2 * sequence * D + ceil_div((2 * by_key + by_head + 2 * block_heads +
-                                                           2 * blocks.score_size() + blocks.rows_size()) *
-                                                              int64_t(sizeof(S)),
-                                                          int64_t(sizeof(A))));
-        w.dv = w.dk + sequence * D;
-        w.keys = reinterpret_cast<S*>(w.dv + sequence * D);
+        w.dk = reinterpret_cast<A*>(memory);
+        w.dv = w.dk + gradients / 2;
+        w.keys = reinterpret_cast<S*>(w.dk + gradients);
         w.values = w.keys + by_key;
         w.key_rows = w.values + by_key;
         w.query_rows = w.key_rows + by_head;
@@ -333,6 +197,14 @@ struct AttentionBackward {
         w.p = w.grad_rows + block_heads;
         w.ds = w.p + blocks.score_size();
         w.packed = w.ds + blocks.score_size();
+        return w;
+    }
+
+    template <class Probe>
+    void group(Scratch& scratch, int64_t b, int64_t key_head, Probe& probe) const {
+        const AttentionBlocks<T> blocks(shape);
+        const int64_t D = shape.head_size, sequence = shape.sequence, stride = blocks.row_stride;
+        const Work w = lay_out(scratch, blocks);
         const T* k = qkv + shape.qkv(b, 0, key_head, 1);
         blocks.pack_by_key(k, w.keys);
         blocks.pack_by_key(qkv + shape.qkv(b, 0, key_head, 2), w.values);

@@ -153,12 +153,12 @@ void pack_panels(MatrixView<T> a, int64_t i0, int64_t count, int64_t k0, int64_t
     };
     const auto one_by_one = [&](int64_t p, Range rows, int64_t first, int64_t end) {
         for (int64_t s = first; s < end; ++s) {
-            for (int64_t i = rows.begin; i < rows.end; ++i) {
-                const Step step = p * P + i < count
-                                      ? Steps::one(from(p * P + i, s), a.column_stride, depth - s * together)
-                                      : Step{};
+            const int64_t there = std::clamp(count - p * P, rows.begin, rows.end);
+            for (int64_t i = rows.begin; i < there; ++i) {
+                const Step step = Steps::one(from(p * P + i, s), a.column_stride, depth - s * together);
                 std::memcpy(to(p, s, i), &step, sizeof step);
             }
+            std::memset(to(p, s, there), 0, size_t(rows.end - there) * sizeof(Step));
         }
     };
     int64_t done = 0;  // steps of full panels
@@ -253,7 +253,7 @@ HOST void multiply_panels(int64_t depth, MatrixView<bf16> a, const bf16* __restr
 /// rows can be read.
 template <class T>
 HOST void multiply_panels(int64_t depth, MatrixView<T> a, const T* __restrict b,
-                          Pack<T, Tile<T>::width> (&sums)[Tile<T>::MR][2]) {
+                          typename Tile<T>::Sums& sums) {
     constexpr int MR = Tile<T>::MR, width = Tile<T>::width;
     // Bare vectors, since GCC keeps those in registers where it spills structs.
     using Vector = typename detail::HostVector<T, width>::type;

@@ -20,7 +20,8 @@ enum class Init { Normal, Truncated, FanIn, Orthogonal };
 enum class ResidualInit { Total, Depth, Same, Zero };
 /// What weights and activations are stored in. Arithmetic, master weights, gradients of parameters, moments
 /// and losses are float32 in either.
-enum class Precision { Float32, Bfloat16, Bfloat16Stochastic };  // how weights are rounded
+/// What weights and activations are stored in; in bfloat16 also how weights come from their float32 masters.
+enum class Precision { Float32, Bfloat16, Bfloat16Stochastic };
 enum class Parametrization { Standard, MuP, CompleteP };
 
 /// The words for a choice's values on the command line, in the order of the enumeration.

@@ -35,7 +35,7 @@ void Gpt<T>::lay_out(Memory& memory) {
     kept_.clear();
     const size_t begin = memory.bytes();
     for (TransformerBlock<T>& block : blocks_) {
-        if (recomputes()) memory.reuse_from(begin);
+        if (recomputes()) memory.reuse_from(begin);  // blocks are alike
         block.lay_out(memory, rows);
     }
     for (size_t l = 0; recomputes() && l < blocks_.size(); ++l) kept_.push_back(memory.take<T>(rows * C));

@@ -103,9 +103,8 @@ void for_each_option(O& o, Visit&& visit) {
 
     visit.group("Machine");
     visit("recompute", o.model.recompute, Free,
-          "Make activations again for backward rather than keep them: less memory, a third more forward "
-          "work, the "
-          "same bits");
+          "Make activations again for backward rather than keep them: less memory, up to a third more work, "
+          "the same bits");
     visit("device", o.device, Free, "auto, cpu or cuda");
     visit("threads", o.threads, Free, "CPU threads; 0: one per physical core. Results do not depend on it");
 }

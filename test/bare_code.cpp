@@ -128,13 +128,6 @@ std::string normalised(const std::string& line) {
     replace("lea", add, "add $$$1,%g");
     replace("0x0(", zero, "(%g");  // how two of the registers are written as a base
     replace("  ", space, " ");
-    // A comparison may be made with a register or with its copy on the stack, and either way round.
-    static const std::regex sized("^(cmp|add|sub)[lq] (.*STACK.*)"), spilled("^(cmp .*)STACK"),
-        greater("^j([ga])(e?) ");
-    replace("STACK", sized, "$1 $2");
-    replace("STACK", spilled, "$1%g");
-    if (std::smatch jump; std::regex_search(s, jump, greater))
-        s = (jump[1] == "g" ? "jl" : "jb") + jump[2].str() + " " + jump.suffix().str();
     static const std::regex copy("v?mov (%[gxyz]),\\1 ?");
     return std::regex_match(s, copy) ? "" : s;
 }
@@ -181,7 +174,7 @@ std::string difference(const std::vector<std::string>& bare, const std::vector<s
             if (is_traffic(instruction)) moved += count;
         }
     }
-    return !work.empty() || moved > 8 + size / 100 ? work + traffic : "";
+    return !work.empty() || moved > 1 + size / 100 ? work + traffic : "";
 }
 
 // ------------------------------------------------------------------------------------------------- the test

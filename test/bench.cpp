@@ -159,6 +159,48 @@ TEST_F(Peer, ThatCannotRunSaysWhyInOneLine) {
               std::string::npos);
 }
 
+// This program is real, PyTorch a script that says it is not there, and then one that answers.
+TEST_F(Peer, IsComparedInTurns) {
+    if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "python3 is missing";
+    const std::string model = "L2_H2_C32_T16_V256_B2",
+                      compare = "python3 '" + std::filesystem::absolute("bench/peers/compare.py").string() +
+                                "' --train \"$WOBBLE_TRAIN\" --rounds 2 "
+                                "--threads 1 --model " +
+                                model + " --python '" + path("python").string() + "' ";
+    const auto rows_of = [&](const std::string& script) {
+        write("python", "#!/bin/sh\n" + script + "\n");
+        std::filesystem::permissions(path("python"), std::filesystem::perms::owner_all);
+        const std::string command = compare + "--json '" + path("rows.json").string() + "' > '" +
+                                    path("table").string() + "' 2> '" + path("errors").string() + "'";
+        EXPECT_EQ(std::system(command.c_str()), 0) << read("errors");
+        return json::parse(read("rows.json"));
+    };
+    const json without = rows_of("echo 'did not run: no PyTorch'");
+    ASSERT_EQ(without.size(), 6u);  // three programs in two precisions
+    for (const json& row : without) {
+        if (row["contender"] != "wobble") {
+            EXPECT_EQ(row["did_not_run"], "no PyTorch");
+            continue;
+        }
+        EXPECT_GT(row["tokens_per_second"].get<double>(), 0);
+        EXPECT_EQ(row["time_ratio"], 1);
+        EXPECT_GT(row["share_of_roof"].get<double>(), 0);
+        EXPECT_LT(row["share_of_roof"].get<double>(), 1);
+        EXPECT_GT(row["peak_bytes"].get<double>(), 1e6);
+    }
+    EXPECT_NE(read("table").find("did not run: no PyTorch"), std::string::npos);
+    const json with = rows_of(
+        "echo '{\"parameters\": 34176}'; while read n; do echo '{\"seconds\": [1], \"peak_bytes\": "
+        "5000000}'; done");
+    for (const json& row : with) {
+        if (row["contender"] == "wobble") continue;
+        EXPECT_EQ(row["tokens_per_second"], 32);
+        EXPECT_EQ(row["peak_bytes"], 5000000);
+        EXPECT_GT(row["time_ratio"].get<double>(), 1);
+    }
+    EXPECT_NE(std::system((compare + "--train /nowhere 2>/dev/null").c_str()), 0);
+}
+
 TEST_F(Peer, IsGivenModelThreadsAndTimeAndItsNumbersAreShown) {
     const json result = with_interpreter(
         "echo \"$@\" > " + path("arguments").string() +

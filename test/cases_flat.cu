@@ -121,17 +121,20 @@ KernelCase residual(int64_t n, bool in_place, double scale = 1) {
     return c;
 }
 
-KernelCase round_weights(int64_t n) {
+KernelCase round_weights(int64_t n, bool stochastic) {
     KernelCase c;
-    c.name = label("round_weights", "n", n);
+    c.name = label(stochastic ? "round_weights_stochastic" : "round_weights", "n", n);
+    c.narrow_roundings = stochastic ? 2 : 1;  // to either side
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         return {in("master", random_values(seed + "master", n), Kind::Sum), out("weight", n)};
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         launch(context, flat_rows(n),
-               RoundWeights<E>{
-                   .master = at.get<Accumulator<E>>("master"), .weight = at.get<E>("weight"), .n = n},
+               RoundWeights<E>{.master = at.get<Accumulator<E>>("master"),
+                               .weight = at.get<E>("weight"),
+                               .n = n,
+                               .stochastic = stochastic},
                {"case"});
     });
     set_naive(c, [](const Named& given, auto) -> Named { return {{"weight", given.at("master")}}; });
@@ -421,7 +424,8 @@ void add_flat_cases(std::vector<KernelCase>& table) {
         table.push_back(residual(n, false));
         table.push_back(residual(n, true));
         table.push_back(residual(n, n > 15, 0.75));
-        table.push_back(round_weights(n));
+        table.push_back(round_weights(n, false));
+        table.push_back(round_weights(n, true));
         table.push_back(scale(n, n > 15));
         table.push_back(squared_sum(n));
         table.push_back(squared_change(n));

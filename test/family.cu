@@ -386,6 +386,22 @@ TEST(Family, EveryChoiceAndPairTrainsToTheSameWeightsWhoeverLooks) {
     }
 }
 
+TEST(Family, RecomputingTakesLessMemoryAndChangesNoWeightOfAnyChoice) {
+    for_each_model(false, [&](const ModelConfig& config) {
+        ModelConfig kept = config;
+        kept.layers = 4;
+        ModelConfig again = kept;
+        again.recompute = true;
+        if (config.value_residual > 0) {
+            EXPECT_THROW(check(again), UserError);
+            return;
+        }
+        EXPECT_LT(Gpt<float>(again, batch, true).bytes(), Gpt<float>(kept, batch, true).bytes());
+        EXPECT_TRUE(trained<float>(again, "full", 2) == trained<float>(kept, "off", 1));
+        EXPECT_TRUE(trained<bf16>(again, "off", 1) == trained<bf16>(kept, "off", 1));
+    });
+}
+
 TEST(Family, EveryTensorOfEveryChoiceMoves) {
     for_each_model(false, [](const ModelConfig& config) {
         const std::vector<float> after = trained<float>(config, "off", 1);

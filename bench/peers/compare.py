@@ -6,8 +6,8 @@ r"""Training steps of this program beside PyTorch's, in turns: tokens/s, ratio, 
 `make bench-peers` does the first for three models: 10M parameters, GPT-2 of 124M, and that of the demo. Each
 contender is a process of its own that waits while others compute: ./train in float32 and bfloat16, and PyTorch
 as it is (eager) and compiled (torch.compile), in float32 and under bfloat16 autocast. They take turns; medians
-over all rounds are printed. All have the same model, batch size, clipping and AdamW (PyTorch's fused one), and
-as many threads.
+over all rounds are printed. All have the same model (numbers of parameters are compared), batch size, clipping
+and AdamW (PyTorch's fused one), and as many threads.
 
 PyTorch gets what is known to make it faster: memory is kept rather than given back to the system
 (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_), in huge pages (GLIBC_TUNABLES), threads stay on their cores
@@ -18,19 +18,22 @@ FLOPs are 6 for each weight that multiplies and token, and causal attention's 6 
 """
 
 import argparse
+import array
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 
 MODELS = ["L6_H6_C384_T256_V256_B16", "L12_H12_C768_T256_V50257_B4", "L4_H4_C128_T64_V256_B12"]
 SIZES = ["L4_H1_C64_T256_V256_B16", "L4_H2_C128_T256_V256_B16", "L4_H4_C256_T256_V256_B16",
          "L4_H8_C512_T256_V256_B8", "L4_H16_C1024_T256_V256_B4", "L4_H6_C384_T64_V256_B64",
          "L4_H6_C384_T128_V256_B32", "L4_H6_C384_T512_V256_B8", "L4_H6_C384_T1024_V256_B4",
          "L4_H6_C384_T2048_V256_B2"]
-OPTIONS = ["", "--preset llama", "--preset olmo2", "--preset nanodo", "--preset modern", "--norm rmsnorm",
+OPTIONS = ["--preset llama", "--preset olmo2", "--preset nanodo", "--preset modern", "--norm rmsnorm",
            "--norm dyt", "--norm-placement post", "--norm-placement peri", "--qk-norm rmsnorm", "--position rotary",
            "--kv-heads 2", "--window 64", "--attention-softcap 30", "--value-residual 0.5", "--activation relu",
            "--activation silu", "--gated", "--no-tied", "--logit-softcap 30", "--z-loss 1e-4"]
@@ -51,6 +54,7 @@ def parse_arguments():
     parser.add_argument("--json", metavar="FILE", help="file for every number")
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or len(os.sched_getaffinity(0))
+    arguments.peers = not (arguments.sizes or arguments.options)
     if not os.access(arguments.train, os.X_OK):
         parser.error(f"--train {arguments.train}: no such program; `make` builds it")
     if arguments.rounds < 1:
@@ -103,7 +107,18 @@ class Contender:
 def this_program(options, name, precision, more=""):
     return Contender("wobble " + more if more else "wobble", precision,
                      [options.train, "steps", *flags(name), "--precision", precision, "--threads",
-                      str(options.threads), "--data", "synthetic:markov?order=1&vocab=256&seed=1", *more.split()])
+                      str(options.threads), "--data", f"tokens:{tokens_file(options, name)}", *more.split()])
+
+
+def tokens_file(options, name):
+    """Tokens of the model's whole vocabulary at random, as raw uint16."""
+    vocab = int(re.search(r"V(\d+)", name)[1])
+    path = os.path.join(options.directory, f"{vocab}.bin")
+    if not os.path.exists(path):
+        draw = random.Random(1)
+        with open(path, "wb") as file:
+            array.array("H", (draw.randrange(vocab) for _ in range(200_000))).tofile(file)
+    return path
 
 
 def pytorch(options, name, precision, compiled):
@@ -121,10 +136,16 @@ def note(text):
 
 
 def race(options, title, contenders):
-    """Turns for all that can run; the rows of a table."""
+    """Turns for all that can run, this program first; the rows of a table."""
+    server = contenders[0]
+    if server.refusal:
+        sys.exit(f"{title}: {server.refusal}")
     runners = [c for c in contenders if not c.refusal]
+    for c in runners:
+        if options.peers and c.about["parameters"] != server.about["parameters"]:
+            sys.exit(f"{title}: {c.label} has {c.about['parameters']} parameters, this program "
+                     f"{server.about['parameters']}; they are not the same model")
     roof = {}
-    server = runners[0]
     flops, tokens = server.about["flops"], server.about["tokens"]
     for c in runners:
         c.turn(1)
@@ -144,12 +165,10 @@ def race(options, title, contenders):
             rows.append({"model": title, "contender": c.label, "precision": c.precision, "did_not_run": c.refusal})
             continue
         median = statistics.median(c.seconds)
-        # The own program's first row of a precision is what others are compared with.
-        base = next(r for r in runners if r.precision == c.precision)
         own_flops = c.about.get("flops", flops)
         rows.append({"model": title, "contender": c.label, "precision": c.precision, "seconds": median,
                      "all_seconds": c.seconds, "tokens_per_second": tokens / median,
-                     "time_ratio": statistics.median(a / b for a, b in zip(c.seconds, base.seconds)),
+                     "time_ratio": statistics.median(a / b for a, b in zip(c.seconds, server.seconds)),
                      "share_of_roof": own_flops / median / roof["bfloat16" if c.precision == "bf16" else "float32"],
                      "flops": own_flops, "peak_bytes": c.peak_bytes, "roof": roof, "about": c.about})
         c.close()
@@ -171,16 +190,19 @@ def table(rows, ratio):
 
 def main():
     options = parse_arguments()
+    with tempfile.TemporaryDirectory() as options.directory:
+        compare(options)
+
+
+def compare(options):
     rows = []
     if options.sizes:
         for name in SIZES:
             rows += race(options, name, [this_program(options, name, p) for p in ("fp32", "bf16")])
         ratio = "time / float32"
-        for r in rows:
-            r["time_ratio"] = r["seconds"] / next(o["seconds"] for o in rows if o["model"] == r["model"])
     elif options.options:
         name = (options.model or [MODELS[0]])[0]
-        for more in OPTIONS[1:]:
+        for more in OPTIONS:
             pair = [this_program(options, name, "fp32"), this_program(options, name, "fp32", more)]
             rows += race(options, name, pair)[0 if not rows else 1:]
         ratio = "time / default"

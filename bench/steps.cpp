@@ -80,7 +80,7 @@ class Steps {
         model_->forward(context_, batch.inputs.data(), batch.targets.data(), batch_size,
                         options_[tier].model.context, 1 / double(batch.valid_targets));
         observer.after_forward(0, batch, model_->losses());
-        model_->backward(context_, false);
+        model_->backward(context_);
         observer.after_backward(context_, 0, model_->gradients());
         model_->weight_identities(context_);
         ++done_;

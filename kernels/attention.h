@@ -90,14 +90,6 @@ struct AttentionOptions {
     }
 };
 
-/// x · y over the n elements of a row.
-template <class Team, class T>
-HD Accumulator<T> dot(Team team, const T* x, const T* y, int64_t n) {
-    Sum<Team, Accumulator<T>> sum;
-    team.each(n, [&](auto at) { sum.add_product(load(x, at), load(y, at)); });
-    return team.sum(sum);
-}
-
 /// out = out + factor · x over the n elements of a row, or just factor · x at first.
 template <class Team, class T>
 HD void add_scaled(Team team, T* out, const T* x, Accumulator<T> factor, int64_t n, bool first) {

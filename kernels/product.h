@@ -6,6 +6,8 @@
 // by all threads; A's by the thread that needs them, a few rows of tiles at a time, which stay in its
 // second-level cache: packed as a whole, A would go out to memory and back.
 //
+// With a single row, as in generation, nothing of B is needed twice: it is read from memory where it lies.
+//
 // Every element of C adds up its K products in the same order whatever the number of threads: blocks of K one
 // after the other, inside a block k ascending. Threads share tiles of C only.
 #pragma once
@@ -50,13 +52,18 @@ struct Product {
     using Vector = typename Shape::Vector;
 
     /// Tiles of C are grouped into tasks, a number that depends on the shape alone. One probe watches each
-    /// task.
+    /// task. Those of a single row are strips of columns, wide enough to be read at the memory's speed where
+    /// there are columns enough.
     struct Tasks {
         int64_t row_panels, column_panels;  // register tiles of a task, down and across
         int64_t down, across;               // tasks
     };
     Tasks tasks() const {
         const int64_t rows = ceil_div(m, Shape::MR), columns = ceil_div(n, Shape::NR);
+        if (m == 1) {
+            const int64_t strip = std::clamp<int64_t>(ceil_div(columns, 8), 6, most_strip / Shape::NR);
+            return {1, strip, 1, ceil_div(columns, strip)};
+        }
         Tasks t{8, 8, 0, 0};  // 96 × 256 floats: both operands' blocks fit the second-level cache
         for (;;) {
             t.down = ceil_div(rows, t.row_panels), t.across = ceil_div(columns, t.column_panels);
@@ -75,6 +82,15 @@ struct Product {
 
     template <class Watch>
     void operator()(Context& context, Watch& watch) const {
+        if (m == 1) one_row(context, watch);
+        else all_rows(context, watch);
+    }
+
+  private:
+    static constexpr int64_t most_strip = 512;  // columns
+
+    template <class Watch>
+    void all_rows(Context& context, Watch& watch) const {
         const MatrixView<T> left{a, transpose_a ? 1 : k, transpose_a ? m : 1};
         // B is packed by columns: seen as its transpose, a row of the view is a column of op(B).
         const MatrixView<T> right{b, transpose_b ? k : 1, transpose_b ? 1 : n};
@@ -139,7 +155,40 @@ struct Product {
         }
     }
 
-  private:
+    template <class Watch>
+    void one_row(Context& context, Watch& watch) const {
+        const Tasks grid = tasks();
+        const int64_t strip = grid.column_panels * Shape::NR;
+#pragma omp parallel for schedule(dynamic, 1) \
+    num_threads(context.threads) if (context.worth_sharing(n * k / 8))
+        for (int64_t task = 0; task < grid.across; ++task) {
+            auto probe = watch.probe(task);
+            const int64_t first = task * strip, columns = std::min(strip, n - first);
+            alignas(64) A sums[most_strip], branch[most_strip];
+            if (transpose_b) {
+                for (int64_t j = 0; j < columns; ++j) sums[j] = dot(Lane{}, a, b + (first + j) * k, k);
+            } else {
+                std::fill_n(sums, columns, A(0));
+                for (int64_t i = 0; i < k; ++i) add_row(sums, a[i], b + i * n + first, columns);
+            }
+            Lane{}.each(columns, [&](auto at) INLINED {
+                finish_pack(load(sums, at), nullptr, 0, at_column(first, at), false, true, branch + at.index,
+                            probe);
+            });
+            observe(branch, 0, first, 1, columns, probe);
+        }
+    }
+
+    /// sums += x · a row of B, calling for the rows that come next: they lie too far apart for a prefetcher
+    /// of the processor.
+    HOST void add_row(A* sums, T x, const T* row, int64_t columns) const {
+        const int64_t ahead = std::max<int64_t>(1, 16384 / (columns * int64_t(sizeof(T))));
+        Lane{}.each(columns, [&](auto at) INLINED {
+            __builtin_prefetch(row + ahead * n + at.index, 0, 2);
+            store(sums, at, fused(load(row, at), A(x), load(sums, at)));
+        });
+    }
+
     /// How many tasks a thread takes at a time: a row of them, which share a block of A, where there are rows
     /// enough to go round.
     static int64_t in_turn(int64_t down, int64_t across, int threads) {
@@ -180,11 +229,18 @@ struct Product {
                 }
             }
         }
+        if (last) observe(branch, i0, j0, rows, columns, probe);
+    }
+
+    /// Shows a probe what was written to C at (i0, j0), and what was added to the residual there.
+    template <class Probe>
+    void observe([[maybe_unused]] const A* branch, [[maybe_unused]] int64_t i0, [[maybe_unused]] int64_t j0,
+                 [[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t columns,
+                 [[maybe_unused]] Probe& probe) const {
         if constexpr (Probe::looks) {
             const int64_t first = i0 * n + j0;
-            if (last && residual && !in_place())
-                probe.pair(branch, Shape::NR, residual + first, n, columns, rows);
-            if (last) probe.wrote(Output, i0, j0, c + first, columns, rows, n);
+            if (residual && !in_place()) probe.pair(branch, Shape::NR, residual + first, n, columns, rows);
+            probe.wrote(Output, i0, j0, c + first, columns, rows, n);
         }
     }
 

@@ -176,4 +176,12 @@ struct Block {
 
 #endif
 
+/// x · y over the n elements of a row.
+template <class Team, class T>
+HD Accumulator<T> dot(Team team, const T* x, const T* y, int64_t n) {
+    Sum<Team, Accumulator<T>> sum;
+    team.each(n, [&](auto at) { sum.add_product(load(x, at), load(y, at)); });
+    return team.sum(sum);
+}
+
 }  // namespace wobble

@@ -27,8 +27,8 @@ class Gpt final : public Model<Accumulator<T>> {
     size_t bytes() const override { return memory_.bytes(); }
     void weights_changed(Context& context) override;
     double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                   int64_t sequence, double scale) override;
-    void backward(Context& context, bool accumulate) override;
+                   int64_t sequence, double scale, bool accumulate = false) override;
+    void backward(Context& context) override;
     void weight_identities(Context& context) override;
     const A* append(Context& context, int32_t token, int64_t position) override;
     std::vector<A> stream() const override;
@@ -42,11 +42,13 @@ class Gpt final : public Model<Accumulator<T>> {
         return {batch, sequence, config_.heads, config_.head_size(), queries, config_.key_heads()};
     }
     void bind(const Tensors<T>& tensors);
-    void logits_forward(Context& context, const int32_t* tokens, int64_t position,
+    void stream_forward(Context& context, const int32_t* tokens, int64_t position,
                         const AttentionShape& shape);
+    void logits_forward(Context& context, Range rows);
     bool recomputes() const { return training_ && config_.recompute; }
     void recompute(Context& context, size_t l, const AttentionShape& shape);
-    void head_backward(Context& context);
+    void head_backward(Context& context, Range rows);
+    void last_norm_backward(Context& context);
     void embedding_backward(Context& context);
 
     int64_t batch_;
@@ -58,8 +60,10 @@ class Gpt final : public Model<Accumulator<T>> {
 
     std::optional<Norm<T>> ln_0_, ln_f_;  // of the embedding, before the head
     std::vector<TransformerBlock<T>> blocks_;
-    T *embedding_ = nullptr, *logits_ = nullptr;  // [B·T, C], [B·T, V]
-    A* objectives_ = nullptr;                     // [B·T], where they are not the losses
+    T* embedding_ = nullptr;   // [B·T, C]
+    T* logits_ = nullptr;      // [some rows, V], then their gradient
+    int64_t logit_rows_;       // that are held at a time
+    A* objectives_ = nullptr;  // [B·T], where they are not the losses
 
     RotaryTable<T> rotary_;
     Workspace<T> workspace_;

@@ -1,5 +1,5 @@
 // One token's way through the model, forward and then backward, in the order in which it happens: the text of
-// Gpt<T>. It is compiled once for each element type, in gpt_float32.cu and gpt_float64.cu.
+// Gpt<T>. It is compiled once for each element type, in gpt_float32.cu and its like.
 #pragma once
 
 #include "kernels/classifier.h"
@@ -8,6 +8,13 @@
 #include "model/gpt.h"
 
 namespace wobble {
+
+/// How many rows of logits are held at a time: with a large vocabulary they would be most of the memory. The
+/// head's matrix is read and its gradient added to once for these many rows, which 2²⁵ logits make cheap.
+inline int64_t logit_rows(int64_t rows, int64_t vocab) {
+    constexpr int64_t most_logits = int64_t(1) << 25, step = 256;
+    return std::min(rows, std::max(step, most_logits / vocab / step * step));
+}
 
 template <class T>
 Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic)
@@ -41,7 +48,8 @@ void Gpt<T>::lay_out(Memory& memory) {
     for (size_t l = 0; recomputes() && l < blocks_.size(); ++l) kept_.push_back(memory.take<T>(rows * C));
     if (ln_f_) ln_f_->lay_out(memory, rows);
     if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
-    logits_ = memory.take<T>(rows * config_.vocab);
+    logit_rows_ = logit_rows(rows, config_.vocab);
+    logits_ = memory.take<T>(logit_rows_ * config_.vocab);
     losses_ = memory.take<A>(rows);
     if (!config_.objective_is_loss()) objectives_ = memory.take<A>(rows);
 
@@ -93,25 +101,32 @@ auto Gpt<T>::stream() const -> std::vector<A> {
 
 template <class T>
 double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                       int64_t sequence, double scale) {
+                       int64_t sequence, double scale, bool accumulate) {
+    const int64_t rows = batch * sequence;
     tokens_ = tokens;
-    workspace_.rows = batch * sequence, workspace_.sequence = sequence;
-    logits_forward(context, tokens, 0, shape(batch, sequence, sequence));
-    launch(context, workspace_.rows,
-           SoftmaxCrossEntropy<T>{.logits = logits_,
-                                  .targets = targets,
-                                  .losses = losses_,
-                                  .dlogits = scale == 0 ? nullptr : logits_,
-                                  .V = config_.vocab,
-                                  .scale = A(scale),
-                                  .z_loss = A(config_.z_loss),
-                                  .label_smoothing = A(config_.label_smoothing),
-                                  .softcap = A(config_.logit_softcap),
-                                  .objectives = objectives_},
-           {"loss"});
+    workspace_.rows = rows, workspace_.sequence = sequence, workspace_.accumulate = accumulate;
+    stream_forward(context, tokens, 0, shape(batch, sequence, sequence));
+    for (int64_t first = 0; first < rows; first += logit_rows_) {
+        const Range some{first, std::min(first + logit_rows_, rows)};
+        logits_forward(context, some);
+        launch(context, some.end - first,
+               SoftmaxCrossEntropy<T>{.logits = logits_,
+                                      .targets = targets + first,
+                                      .losses = losses_ + first,
+                                      .dlogits = scale == 0 ? nullptr : logits_,
+                                      .V = config_.vocab,
+                                      .scale = A(scale),
+                                      .z_loss = A(config_.z_loss),
+                                      .label_smoothing = A(config_.label_smoothing),
+                                      .softcap = A(config_.logit_softcap),
+                                      .objectives = objectives_ ? objectives_ + first : nullptr,
+                                      .first = first},
+               {"loss"});
+        if (scale != 0) head_backward(context, some);
+    }
     const auto sum = [&](const A* values) {
         double total = 0;
-        for (int64_t row = 0; row < workspace_.rows; ++row) total += double(values[row]);
+        for (int64_t row = 0; row < rows; ++row) total += double(values[row]);
         return total;
     };
     const double loss = sum(losses_);
@@ -121,7 +136,8 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
 
 template <class T>
 auto Gpt<T>::append(Context& context, int32_t token, int64_t position) -> const A* {
-    logits_forward(context, &token, position, shape(1, position + 1, 1));
+    stream_forward(context, &token, position, shape(1, position + 1, 1));
+    logits_forward(context, {0, 1});
     if constexpr (std::is_same_v<T, A>) {
         return logits_;
     } else {
@@ -130,9 +146,10 @@ auto Gpt<T>::append(Context& context, int32_t token, int64_t position) -> const 
     }
 }
 
-/// Logits of the `shape.queries` last positions of each sequence, the first of them at `position`.
+/// What the head is given of the `shape.queries` last positions of each sequence, the first of them at
+/// `position`.
 template <class T>
-void Gpt<T>::logits_forward(Context& context, const int32_t* tokens, int64_t position,
+void Gpt<T>::stream_forward(Context& context, const int32_t* tokens, int64_t position,
                             const AttentionShape& shape) {
     const int64_t rows = shape.batch * shape.queries, C = config_.channels;
     launch(context, rows,
@@ -161,31 +178,69 @@ void Gpt<T>::logits_forward(Context& context, const int32_t* tokens, int64_t pos
                {"head", -1, Phase::Forward, ".scale"});
         head_in_ = scaled_;
     }
+}
+
+template <class T>
+void Gpt<T>::logits_forward(Context& context, Range rows) {
+    const int64_t count = rows.end - rows.begin, C = config_.channels;
     launch(context,
-           Product<T>{.a = head_in_,
+           Product<T>{.a = head_in_ + rows.begin * C,
                       .b = head_.weight,
                       .c = logits_,
-                      .m = rows,
+                      .m = count,
                       .n = config_.vocab,
                       .k = C,
                       .transpose_b = true},
            {"head"});
     if (config_.logit_softcap > 0) {
-        launch(context, rows,
+        launch(context, count,
                LogitSoftcap<T>{.logits = logits_, .V = config_.vocab, .cap = A(config_.logit_softcap)},
                {"head", -1, Phase::Forward, ".softcap"});
     }
 }
 
-// -----------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------------------
 // backward
 
+/// From the gradient of some rows' logits to that of what the head was given, and of its matrix.
 template <class T>
-void Gpt<T>::backward(Context& context, bool accumulate) {
-    workspace_.accumulate = accumulate;
+void Gpt<T>::head_backward(Context& context, Range rows) {
+    Workspace<T>& w = workspace_;
+    const int64_t C = config_.channels, V = config_.vocab, count = rows.end - rows.begin;
+    const T* dlogits = logits_;
+    const Site site{"head", -1, Phase::Backward}, weight = site.of(".weight");
+    const bool is_last = rows.end == w.rows;
+    // Probes see the matrix's gradient when it is whole.
+    Recorder* recorder = is_last ? context.recorder : std::exchange(context.recorder, nullptr);
+    launch(context,
+           Product<T, A>{.a = dlogits,
+                         .b = head_in_ + rows.begin * C,
+                         .c = head_.gradient,
+                         .m = V,
+                         .n = C,
+                         .k = count,
+                         .transpose_a = true,
+                         .accumulate = w.accumulate || rows.begin > 0},
+           weight);
+    context.recorder = recorder;
+    // Before the embedding adds its share to the matrix that both use. A row of dlogits adds up to something
+    // with z-loss, and behind the slopes of a cap.
+    const bool adds_up_to_zero = config_.z_loss == 0 && config_.logit_softcap == 0;
+    if (is_last && adds_up_to_zero && !w.accumulate && recorder && recorder->tier(weight) == Tier::Full) {
+        launch(context, ColumnTotals<A>::teams(C),
+               ColumnTotals<A>{.x = head_.gradient, .out = w.chunks_a, .rows = V, .C = C}, weight);
+    }
+    T* dx = ln_f_ ? w.channels : w.stream;
+    launch(context,
+           Product<T>{.a = dlogits, .b = head_.weight, .c = dx + rows.begin * C, .m = count, .n = C, .k = V},
+           site);
+}
+
+template <class T>
+void Gpt<T>::backward(Context& context) {
     const int64_t sequence = workspace_.sequence;
     const AttentionShape whole = shape(workspace_.rows / sequence, sequence, sequence);
-    head_backward(context);
+    last_norm_backward(context);
     for (size_t l = blocks_.size(); l-- > 0;) {
         // What the last block made is still there.
         if (recomputes() && l + 1 < blocks_.size()) recompute(context, l, whole);
@@ -202,41 +257,16 @@ void Gpt<T>::recompute(Context& context, size_t l, const AttentionShape& shape) 
     context.recorder = recorder;
 }
 
-/// From the gradient of the logits to that of the residual stream behind the last block.
+/// To the gradient of the residual stream behind the last block.
 template <class T>
-void Gpt<T>::head_backward(Context& context) {
+void Gpt<T>::last_norm_backward(Context& context) {
     Workspace<T>& w = workspace_;
-    const int64_t C = config_.channels, V = config_.vocab;
-    const T* dlogits = logits_;
-    const Site site{"head", -1, Phase::Backward}, weight = site.of(".weight");
-    launch(context,
-           Product<T, A>{.a = dlogits,
-                         .b = head_in_,
-                         .c = head_.gradient,
-                         .m = V,
-                         .n = C,
-                         .k = w.rows,
-                         .transpose_a = true,
-                         .accumulate = w.accumulate},
-           weight);
-    // Before the embedding adds its share to the matrix that both use. A row of dlogits adds up to something
-    // with z-loss, and behind the slopes of a cap.
-    const bool adds_up_to_zero = config_.z_loss == 0 && config_.logit_softcap == 0;
-    if (adds_up_to_zero && !w.accumulate && context.recorder &&
-        context.recorder->tier(weight) == Tier::Full) {
-        launch(context, ColumnTotals<A>::teams(C),
-               ColumnTotals<A>{.x = head_.gradient, .out = w.chunks_a, .rows = V, .C = C}, weight);
-    }
-    launch(
-        context,
-        Product<T>{
-            .a = dlogits, .b = head_.weight, .c = ln_f_ ? w.channels : w.stream, .m = w.rows, .n = C, .k = V},
-        site);
+    const int64_t n = w.rows * config_.channels;
     if (ln_f_) ln_f_->backward(context, streams_.back(), w.channels, nullptr, w.stream, w);
     if (scaled_) {
-        launch(context, flat_rows(w.rows * C),
-               Scale<T>{.x = w.stream, .y = w.stream, .n = w.rows * C, .factor = A(config_.output_factor())},
-               site.of(".scale"));
+        launch(context, flat_rows(n),
+               Scale<T>{.x = w.stream, .y = w.stream, .n = n, .factor = A(config_.output_factor())},
+               {"head", -1, Phase::Backward, ".scale"});
     }
 }
 

@@ -27,11 +27,14 @@ class Model {
     /// Σ over the rows of their loss, in nats; a target of -1 has none. `scale` is what each row's loss
     /// counts in the gradient, 1 / (targets in the whole step) for a mean; 0 when no backward follows.
     /// tokens, targets: [batch, sequence].
+    ///
+    /// Where a backward follows, the gradient is written to gradients() or, if `accumulate`, added to them.
+    /// The head's is made here, while its logits are there.
     virtual double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                           int64_t sequence, double scale) = 0;
+                           int64_t sequence, double scale, bool accumulate = false) = 0;
 
-    /// Gradient of the last forward, written to gradients() or, if `accumulate`, added to them.
-    virtual void backward(Context& context, bool accumulate) = 0;
+    /// The rest of the gradient of the last forward.
+    virtual void backward(Context& context) = 0;
 
     /// Where the recorder looks at attention's weights at tier full: the identities that tie their gradients
     /// (the whole step's, after its last backward) to the weights.

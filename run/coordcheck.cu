@@ -159,7 +159,7 @@ class Subject {
     /// UserError when loss or gradient is not finite.
     void step() {
         const double loss = forward(1 / double(batch_.valid_targets));
-        model_->backward(context_, false);
+        model_->backward(context_);
         const double lr = schedule_.at(steps_);
         ++steps_;
         const bool finite =

@@ -49,8 +49,8 @@ void Landscape::gradient(const Batch& batch) {
     const int64_t T = model_.config().context, micro = sequences_ * T;
     for (size_t at = 0; at < batch.inputs.size(); at += size_t(micro)) {
         model_.forward(context_, batch.inputs.data() + at, batch.targets.data() + at, sequences_, T,
-                       1 / double(batch.valid_targets));
-        model_.backward(context_, at > 0);
+                       1 / double(batch.valid_targets), at > 0);
+        model_.backward(context_);
     }
 }
 

@@ -53,11 +53,11 @@ double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* 
     double loss = 0, objective = 0;
     for (int64_t i = 0; i < options_.accum; ++i) {
         loss += model_->forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
-                                options_.batch, options_.model.context, scale);
+                                options_.batch, options_.model.context, scale, i > 0);
         objective += model_->objective();
         if (observer) observer->after_forward(i, batch, model_->losses());
         if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
-        model_->backward(context_, i > 0);
+        model_->backward(context_);
         if (observer) observer->after_backward(context_, i, model_->gradients());
     }
     model_->weight_identities(context_);

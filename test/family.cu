@@ -126,7 +126,7 @@ struct Probed {
     }
     void gradient() {
         model.forward(context, tokens.data(), targets.data(), batch, length, loss_weight);
-        model.backward(context, false);
+        model.backward(context);
     }
     /// The step of differences: small where a kink of the activation might lie in between.
     double step() const {
@@ -328,7 +328,7 @@ TEST(Family, Bfloat16IsNearFloat64ForEveryChoice) {
         narrow.weights_changed(context);
         const double loss =
             narrow.forward(context, tokens.data(), targets.data(), batch, length, loss_weight);
-        narrow.backward(context, false);
+        narrow.backward(context);
         narrow.weight_identities(context);
         const double exact_loss =
             exact.model.forward(exact.context, tokens.data(), targets.data(), batch, length, 0);
@@ -364,7 +364,7 @@ std::vector<float> trained(const ModelConfig& config, const char* probes, int th
         const double loss =
             model.forward(context, tokens.data(), targets.data(), batch, length, loss_weight) * loss_weight;
         EXPECT_TRUE(std::isfinite(loss));
-        model.backward(context, false);
+        model.backward(context);
         model.weight_identities(context);
         EXPECT_TRUE(optimizer.step(context, model.weights(), model.gradients(), 1e-2, step, OnNonfinite::Stop)
                         .applied);

@@ -44,7 +44,7 @@ struct RandomModel {
         Context context(1);
         context.recorder = &recorder;
         model.forward(context, tokens.data(), targets.data(), batch, length, 1.0 / double(targets.size()));
-        model.backward(context, false);
+        model.backward(context);
         model.weight_identities(context);
         return recorder.take();
     }

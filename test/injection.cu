@@ -67,7 +67,7 @@ class Step {
         context_.recorder = recorder;
         loss_ = model_.forward(context_, tokens_.data(), targets_.data(), shape_.B, shape_.T,
                                1.0 / double(rows()));
-        model_.backward(context_, false);
+        model_.backward(context_);
         model_.weight_identities(context_);
         report_ = optimizer_.step(context_, model_.weights(), model_.gradients(), 1e-3, 1, OnNonfinite::Stop);
         context_.recorder = nullptr;

@@ -112,7 +112,7 @@ TEST(Objective, IsWhatTheLandscapeIsMadeOf) {
     const Batch batch{.inputs = tokens, .targets = targets, .provenance = {}, .valid_targets = counted};
     Landscape landscape(context, model, 1);
     model.forward(context, tokens.data(), targets.data(), 1, length, 1.0 / counted);
-    model.backward(context, false);
+    model.backward(context);
     const int64_t n = model.table().buffer_size;
     const std::vector<float> at(model.weights(), model.weights() + n);
     double squares = 0;

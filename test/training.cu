@@ -40,7 +40,7 @@ TEST(Training, OverfitsOneBatchToALossBelowOneHundredth) {
     double loss = 0;
     for (int64_t step = 1; step <= (sanitized ? 30 : 300); ++step) {
         loss = model.forward(context, tokens.data(), targets.data(), batch, config.context, 1 / rows) / rows;
-        model.backward(context, false);
+        model.backward(context);
         optimizer.step(context, model.weights(), model.gradients(), 3e-3, step, OnNonfinite::Stop);
     }
     EXPECT_LT(loss, sanitized ? std::log(31) : 0.01);

@@ -40,17 +40,20 @@ struct Plan {
     Effort kernel;
     double preparing = 0.2;     // the operands of a kernel
     std::vector<Effort> steps;  // of step_models()
-    double pytorch;             // for each of two models; 0: not at all
+    Effort generation;
+    double pytorch;  // for each of two models; 0: not at all
 
     explicit Plan(bool quick) {
         if (quick) {
             kernel = {.seconds = 0.12, .least_rounds = 3, .sample_seconds = 2e-4};
             // The largest model takes seconds for one round.
             steps = {{0.5, 3, 0}, {1, 3, 0}, {1, 1, 0}, {1, 1, 0}};
+            generation = {1, 3, 0};
             pytorch = 0;
         } else {
             kernel = {.seconds = 0.7, .least_rounds = 5, .sample_seconds = 1e-3};
             steps = {{3, 9, 0}, {6, 9, 0}, {40, 5, 0}, {25, 5, 0}};
+            generation = {10, 9, 0.2};
             pytorch = 15;
         }
     }
@@ -72,11 +75,9 @@ class Session {
           plan_(options.quick),
           kernels_(options.steps_only ? std::vector<KernelCase>() : matching_cases(options.kernels)),
           progress_(planned_seconds()) {
-        json = {{"machine", describe_machine(threads_)},
-                {"quick", options.quick},
-                {"others", nlohmann::json::object()},
-                {"kernels", nlohmann::json::array()},
-                {"steps", nlohmann::json::array()}};
+        json = {{"machine", describe_machine(threads_)}, {"quick", options.quick},
+                {"others", nlohmann::json::object()},    {"kernels", nlohmann::json::array()},
+                {"steps", nlohmann::json::array()},      {"generation", nlohmann::json::array()}};
         const std::string processor = json["machine"]["processor"];
         say("machine: " + processor + ", " + build_description() + "\n");
         measure_roofs();
@@ -84,7 +85,7 @@ class Session {
 
     void run() {
         if (!options_.steps_only) time_kernels();
-        if (!options_.kernels_only) time_models(), time_peers();
+        if (!options_.kernels_only) time_models(), time_tokens(), time_peers();
         json["roofs"] = to_json(roofs_);
     }
 
@@ -95,6 +96,7 @@ class Session {
         double seconds = 2 * plan_.roofs + double(kernels_.size()) * (plan_.kernel.seconds + plan_.preparing);
         if (options_.kernels_only) return seconds;
         for (const Effort& effort : plan_.steps) seconds += effort.seconds + plan_.roofs;
+        seconds += plan_.generation.seconds;
         return seconds + plan_.pytorch * double(peer_models().size());
     }
     void say(const std::string& text) {
@@ -158,6 +160,17 @@ class Session {
         json["others"]["steps"] = others.share();
         say("* computed from the parts of each round: nine steps of one kind and one of the other\n" +
             to_text(roofs_, threads_) + "\n" + to_text(others));
+    }
+
+    void time_tokens() {
+        progress_.begin("generation", plan_.generation.seconds);
+        std::string text =
+            "\nGeneration, one token after the other, with the keys and values of those before\n";
+        for (const GenerationTimings& t : time_generation(threads_, ticking(plan_.generation))) {
+            text += to_text(t, roofs_);
+            json["generation"].push_back(to_json(t, roofs_));
+        }
+        say(text);
     }
 
     void time_peers() {

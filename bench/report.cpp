@@ -118,6 +118,19 @@ json to_json(const StepTimings& timings, const Roofs& roofs) {
     return rows;
 }
 
+json to_json(const GenerationTimings& timings, const Roofs& roofs) {
+    const double seconds = timings.seconds.median;
+    return {{"model", timings.model},
+            {"precision", timings.precision == wobble::Precision::Float32 ? "float32" : "bfloat16"},
+            {"rounds", timings.rounds},
+            {"seconds", seconds},
+            {"seconds_quartiles", {timings.seconds.low_quartile, timings.seconds.high_quartile}},
+            {"tokens_per_second", 1 / seconds},
+            {"bytes", timings.bytes},
+            {"bytes_per_second", timings.bytes / seconds},
+            {"share_of_copying", timings.bytes / seconds / roofs.copy}};
+}
+
 std::string to_text(const Roofs& roofs, int threads) {
     return format(
         "roof: %.1f GFLOP/s of multiply-adds in registers, in bfloat16 %.1f, %.1f GB/s copied in memory, "
@@ -175,6 +188,15 @@ std::string to_text(const StepTimings& timings, const Roofs& roofs) {
         text += "\n";
     }
     return text;
+}
+
+std::string to_text(const GenerationTimings& timings, const Roofs& roofs) {
+    const double seconds = timings.seconds.median;
+    return format(
+        "%s, %s: %.2f ms a token, %.0f tokens/s, %.1f GB/s of weights, %.0f%% of copying; rounds: %d\n",
+        timings.model.c_str(), timings.precision == wobble::Precision::Float32 ? "float32" : "bfloat16",
+        seconds * 1e3, 1 / seconds, timings.bytes / seconds * 1e-9,
+        timings.bytes / seconds / roofs.copy * 100, timings.rounds);
 }
 
 }  // namespace wobble::bench

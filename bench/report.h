@@ -15,6 +15,7 @@ nlohmann::json to_json(const Roofs& roofs);
 nlohmann::json to_json(const KernelTimings& timings, const Roofs& roofs);
 /// One row for each way of looking.
 nlohmann::json to_json(const StepTimings& timings, const Roofs& roofs);
+nlohmann::json to_json(const GenerationTimings& timings, const Roofs& roofs);
 
 /// One line about the roofs.
 std::string to_text(const Roofs& roofs, int threads);
@@ -23,6 +24,8 @@ std::string kernels_heading(const std::string& precision);
 std::string to_text(const KernelTimings& timings, const Roofs& roofs);
 /// A block of lines for each model.
 std::string to_text(const StepTimings& timings, const Roofs& roofs);
+/// One line.
+std::string to_text(const GenerationTimings& timings, const Roofs& roofs);
 
 /// One line about how much others used the machine meanwhile.
 std::string to_text(const OtherWork& others);

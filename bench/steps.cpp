@@ -30,16 +30,23 @@ const std::vector<StepModel>& step_models() {
     return models;
 }
 
+namespace {
+
+/// Weights that each token meets: embeddings are looked up, but that the head uses one of them.
+double weights_of_a_token(const ModelConfig& config, const ParameterTable& table) {
+    double weights = 0;
+    for (const Parameter& p : table.parameters)
+        if (p.role != Role::Embedding || (p.name == "wte.weight" && config.tied)) weights += double(p.size);
+    return weights;
+}
+
+}  // namespace
+
 double flops_per_token(const ModelConfig& config, const ParameterTable& table) {
-    int64_t weights = 0;
-    for (const Parameter& p : table.parameters) {
-        // Embeddings are looked up, not multiplied, but that the head uses one of them.
-        if (p.role != Role::Embedding || (p.name == "wte.weight" && config.tied)) weights += p.size;
-    }
     // Twice the keys that a query sees, in the mean: T without a window.
     const double T = double(config.context), window = std::min(double(config.window), T);
     const double keys = config.window > 0 ? window * (2 - window / T) : T;
-    return 6 * (double(weights) + double(config.layers * config.channels) * keys);
+    return 6 * (weights_of_a_token(config, table) + double(config.layers * config.channels) * keys);
 }
 
 namespace {
@@ -123,6 +130,33 @@ StepTimings time_steps(const StepModel& model, int threads, const Effort& effort
              timing("full", false, full, off),
              timing("full every 10th, else off", true, one_in_ten(off, full), off),
              timing("full every 10th, else moments", true, one_in_ten(moments, full), off)}};
+}
+
+std::vector<GenerationTimings> time_generation(int threads, const Effort& effort) {
+    const ModelConfig config{.vocab = 50257, .context = 256, .layers = 12, .heads = 12, .channels = 768};
+    constexpr wobble::Precision precisions[] = {wobble::Precision::Float32, wobble::Precision::Bfloat16};
+    Context context(threads);
+    std::vector<std::unique_ptr<Model<float>>> models;
+    std::vector<std::function<void()>> variants;
+    for (const wobble::Precision precision : precisions) {
+        models.push_back(make_model(config, precision, 1, false));
+        Model<float>* model = models.back().get();
+        initialise(model->table(), 1, model->weights());
+        model->weights_changed(context);
+        variants.push_back([&context, model, position = int64_t(0)]() mutable {
+            model->append(context, int32_t(position), position);
+            position = (position + 1) % model->config().context;
+        });
+    }
+    const Turns turns = measure_in_turns(variants, effort);
+    std::vector<GenerationTimings> timings;
+    for (size_t i = 0; i < variants.size(); ++i) {
+        const double size = precisions[i] == wobble::Precision::Float32 ? sizeof(float) : sizeof(bf16);
+        timings.push_back({"GPT-2 124M", precisions[i], int(turns.variants[i].wall.size()),
+                           weights_of_a_token(config, models[i]->table()) * size,
+                           middle(turns.variants[i].wall)});
+    }
+    return timings;
 }
 
 }  // namespace wobble::bench

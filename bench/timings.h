@@ -65,6 +65,15 @@ struct StepTimings {
     std::vector<Timing> timings;
 };
 
+/// Tokens made one after the other, each of which reads all weights but the positions'.
+struct GenerationTimings {
+    std::string model;
+    wobble::Precision precision;
+    int rounds;
+    double bytes;    // of those weights
+    Middle seconds;  // for a token
+};
+
 /// Of a training step: 6 for each parameter but embeddings that are only looked up (2 forward, 4 backward),
 /// and causal attention's 6 · T · C a layer, or what a window leaves of them.
 double flops_per_token(const ModelConfig& config, const ParameterTable& table);
@@ -80,5 +89,9 @@ KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& e
 /// clipping and update, and at tiers other than off all that is observed, to the rows that a run would hand
 /// to the thread that writes run.db. Nothing is written.
 StepTimings time_steps(const StepModel& model, int threads, const Effort& effort);
+
+/// Times generation with a key-value cache, float32 and bfloat16 in turns, in a model of GPT-2's 124M
+/// parameters.
+std::vector<GenerationTimings> time_generation(int threads, const Effort& effort);
 
 }  // namespace wobble::bench

@@ -90,15 +90,6 @@ struct AttentionOptions {
     }
 };
 
-/// out = out + factor · x over the n elements of a row, or just factor · x at first.
-template <class Team, class T>
-HD void add_scaled(Team team, T* out, const T* x, Accumulator<T> factor, int64_t n, bool first) {
-    team.each(n, [&](auto at) {
-        const auto term = load(x, at) * factor;
-        store(out, at, first ? term : load(out, at) + term);
-    });
-}
-
 /// What a probe wants to know of a query, key after key, as the maximum grows.
 template <class A>
 struct OnlineQuery {

@@ -52,8 +52,7 @@ struct Product {
     using Vector = typename Shape::Vector;
 
     /// Tiles of C are grouped into tasks, a number that depends on the shape alone. One probe watches each
-    /// task. Those of a single row are strips of columns, wide enough to be read at the memory's speed where
-    /// there are columns enough.
+    /// task. Those of a single row are strips of columns.
     struct Tasks {
         int64_t row_panels, column_panels;  // register tiles of a task, down and across
         int64_t down, across;               // tasks
@@ -61,7 +60,7 @@ struct Product {
     Tasks tasks() const {
         const int64_t rows = ceil_div(m, Shape::MR), columns = ceil_div(n, Shape::NR);
         if (m == 1) {
-            const int64_t strip = std::clamp<int64_t>(ceil_div(columns, 8), 6, most_strip / Shape::NR);
+            constexpr int64_t strip = most_strip / Shape::NR;
             return {1, strip, 1, ceil_div(columns, strip)};
         }
         Tasks t{8, 8, 0, 0};  // 96 × 256 floats: both operands' blocks fit the second-level cache
@@ -87,7 +86,7 @@ struct Product {
     }
 
   private:
-    static constexpr int64_t most_strip = 512;  // columns
+    static constexpr int64_t most_strip = 256;  // columns
 
     template <class Watch>
     void all_rows(Context& context, Watch& watch) const {
@@ -155,38 +154,45 @@ struct Product {
         }
     }
 
+    /// op(B) as it lies: a dot product for each of its columns, or a sum of its rows, some of them added up
+    /// by each thread, so that all of it is read front to back.
     template <class Watch>
     void one_row(Context& context, Watch& watch) const {
         const Tasks grid = tasks();
         const int64_t strip = grid.column_panels * Shape::NR;
-#pragma omp parallel for schedule(dynamic, 1) \
-    num_threads(context.threads) if (context.worth_sharing(n * k / 8))
-        for (int64_t task = 0; task < grid.across; ++task) {
-            auto probe = watch.probe(task);
-            const int64_t first = task * strip, columns = std::min(strip, n - first);
-            alignas(64) A sums[most_strip], branch[most_strip];
-            if (transpose_b) {
-                for (int64_t j = 0; j < columns; ++j) sums[j] = dot(Lane{}, a, b + (first + j) * k, k);
-            } else {
-                std::fill_n(sums, columns, A(0));
-                for (int64_t i = 0; i < k; ++i) add_row(sums, a[i], b + i * n + first, columns);
+        const int64_t chunks = transpose_b ? 0 : std::clamp<int64_t>(k / 32, 1, most_chunks);
+        A* sums = context.scratch.get<A>(chunks * n);  // [chunks, n]
+#pragma omp parallel num_threads(context.threads) if (context.worth_sharing(n * k / 8))
+        {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+                A* sum = sums + chunk * n;
+                std::fill_n(sum, n, A(0));
+                for (int64_t i = chunk * k / chunks; i < (chunk + 1) * k / chunks; ++i) {
+                    Lane{}.each(n, [&](auto at) INLINED {
+                        store(sum, at, fused(load(b + i * n, at), A(a[i]), load(sum, at)));
+                    });
+                }
             }
-            Lane{}.each(columns, [&](auto at) INLINED {
-                finish_pack(load(sums, at), nullptr, 0, at_column(first, at), false, true, branch + at.index,
-                            probe);
-            });
-            observe(branch, 0, first, 1, columns, probe);
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t task = 0; task < grid.across; ++task) {
+                auto probe = watch.probe(task);
+                const int64_t first = task * strip, columns = std::min(strip, n - first);
+                alignas(64) A total[most_strip], branch[most_strip];
+                if (transpose_b) {
+                    for (int64_t j = 0; j < columns; ++j) total[j] = dot(Lane{}, a, b + (first + j) * k, k);
+                } else {
+                    std::copy_n(sums + first, columns, total);
+                    for (int64_t chunk = 1; chunk < chunks; ++chunk)
+                        add_scaled(Lane{}, total, sums + chunk * n + first, A(1), columns, false);
+                }
+                Lane{}.each(columns, [&](auto at) INLINED {
+                    finish_pack(load(total, at), nullptr, 0, at_column(first, at), false, true,
+                                branch + at.index, probe);
+                });
+                observe(branch, 0, first, 1, columns, probe);
+            }
         }
-    }
-
-    /// sums += x · a row of B, calling for the rows that come next: they lie too far apart for a prefetcher
-    /// of the processor.
-    HOST void add_row(A* sums, T x, const T* row, int64_t columns) const {
-        const int64_t ahead = std::max<int64_t>(1, 16384 / (columns * int64_t(sizeof(T))));
-        Lane{}.each(columns, [&](auto at) INLINED {
-            __builtin_prefetch(row + ahead * n + at.index, 0, 2);
-            store(sums, at, fused(load(row, at), A(x), load(sums, at)));
-        });
     }
 
     /// How many tasks a thread takes at a time: a row of them, which share a block of A, where there are rows

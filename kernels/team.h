@@ -184,4 +184,13 @@ HD Accumulator<T> dot(Team team, const T* x, const T* y, int64_t n) {
     return team.sum(sum);
 }
 
+/// out = out + factor · x over the n elements of a row, or just factor · x at first.
+template <class Team, class T>
+HD void add_scaled(Team team, T* out, const T* x, Accumulator<T> factor, int64_t n, bool first) {
+    team.each(n, [&](auto at) {
+        const auto term = load(x, at) * factor;
+        store(out, at, first ? term : load(out, at) + term);
+    });
+}
+
 }  // namespace wobble

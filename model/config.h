@@ -18,9 +18,8 @@ enum class Position { Learned, Rotary, None };
 enum class QkNorm { None, RMSNorm, LayerNorm };
 enum class Init { Normal, Truncated, FanIn, Orthogonal };
 enum class ResidualInit { Total, Depth, Same, Zero };
-/// What weights and activations are stored in. Arithmetic, master weights, gradients of parameters, moments
-/// and losses are float32 in either.
-/// What weights and activations are stored in; in bfloat16 also how weights come from their float32 masters.
+/// What weights and activations are stored in, and in bfloat16 how weights come from their float32 masters.
+/// Arithmetic, master weights, gradients of parameters, moments and losses are float32 in each.
 enum class Precision { Float32, Bfloat16, Bfloat16Stochastic };
 enum class Parametrization { Standard, MuP, CompleteP };
 

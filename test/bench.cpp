@@ -12,6 +12,7 @@
 
 #include "bench/measure.h"
 #include "bench/peers.h"
+#include "bench/report.h"
 #include "bench/timings.h"
 #include "kernels/error.h"
 #include "test/program.h"
@@ -218,6 +219,20 @@ TEST_F(Peer, IsGivenModelThreadsAndTimeAndItsNumbersAreShown) {
         EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
 }
 
+TEST(Report, GenerationIsTokensAndBytesASecond) {
+    Roofs roofs;
+    roofs.copy = 40e9;
+    const GenerationTimings timings{
+        "some model", wobble::Precision::Bfloat16, 9, 250e6, {0.0125, 0.012, 0.013}};
+    const std::string text = to_text(timings, roofs);
+    for (const char* words :
+         {"some model, bfloat16: 12.50 ms a token", "80 tokens/s", "20.0 GB/s", "50% of copying"})
+        EXPECT_NE(text.find(words), std::string::npos) << words << " in: " << text;
+    const json row = to_json(timings, roofs);
+    EXPECT_EQ(row["tokens_per_second"], 80);
+    EXPECT_EQ(row["share_of_copying"], 0.5);
+}
+
 // ------------------------------------------------------------------------------------------------ the
 // command
 class BenchCommand : public Program {};
@@ -232,6 +247,7 @@ TEST_F(BenchCommand, WritesARowForEachTier) {
     EXPECT_GT(all["roofs"]["multiply_add_flops_per_second"], 0);
     EXPECT_GT(all["roofs"]["copy_bytes_per_second"], 0);
     EXPECT_TRUE(all["steps"].empty());
+    EXPECT_TRUE(all["generation"].empty());
     EXPECT_GE(all["others"]["kernels"], 0);
     EXPECT_LE(all["others"]["kernels"], 1);
 

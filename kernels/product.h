@@ -169,9 +169,10 @@ struct Product {
                 A* sum = sums + chunk * n;
                 std::fill_n(sum, n, A(0));
                 for (int64_t i = chunk * k / chunks; i < (chunk + 1) * k / chunks; ++i) {
-                    Lane{}.each(n, [&](auto at) INLINED {
-                        store(sum, at, fused(load(b + i * n, at), A(a[i]), load(sum, at)));
-                    });
+                    const A x = A(a[i]);
+                    const T* row = b + i * n;
+                    Lane{}.each(n, [sum, x, row](auto at)
+                                       INLINED { store(sum, at, fused(load(row, at), x, load(sum, at))); });
                 }
             }
 #pragma omp for schedule(dynamic, 1)

@@ -62,7 +62,7 @@ class Gpt final : public Model<Accumulator<T>> {
     std::vector<TransformerBlock<T>> blocks_;
     T* embedding_ = nullptr;   // [B·T, C]
     T* logits_ = nullptr;      // [some rows, V], then their gradient
-    int64_t logit_rows_;       // that are held at a time
+    int64_t logit_rows_ = 0;   // that are held at a time
     A* objectives_ = nullptr;  // [B·T], where they are not the losses
 
     RotaryTable<T> rotary_;

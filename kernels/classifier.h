@@ -38,7 +38,6 @@ struct SoftmaxCrossEntropy {
     A z_loss = 0, label_smoothing = 0;
     A softcap = 0;            // that made the logits; 0: none
     A* objectives = nullptr;  // [rows]; null where they are the losses
-    int64_t first = 0;        // what the first row is in the batch, for probes
 
     int64_t row_elements() const { return V; }
 
@@ -86,7 +85,7 @@ struct SoftmaxCrossEntropy {
                     // What cancels is what probabilities and targets count, not their differences.
                     const double expected = double(from_z_loss);
                     probe.residual(
-                        SumOfGradient, first + row, double(sum_of_gradient) - expected,
+                        SumOfGradient, row, double(sum_of_gradient) - expected,
                         std::fabs(double(weight) + expected) + double(weight) + std::fabs(expected));
                 }
             }

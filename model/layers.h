@@ -119,9 +119,8 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
                                       .z_loss = A(config_.z_loss),
                                       .label_smoothing = A(config_.label_smoothing),
                                       .softcap = A(config_.logit_softcap),
-                                      .objectives = objectives_ ? objectives_ + first : nullptr,
-                                      .first = first},
-               {"loss"});
+                                      .objectives = objectives_ ? objectives_ + first : nullptr},
+               Site{"loss"}.from_row(first));
         if (scale != 0) head_backward(context, some);
     }
     const auto sum = [&](const A* values) {
@@ -191,11 +190,11 @@ void Gpt<T>::logits_forward(Context& context, Range rows) {
                       .n = config_.vocab,
                       .k = C,
                       .transpose_b = true},
-           {"head"});
+           Site{"head"}.from_row(rows.begin));
     if (config_.logit_softcap > 0) {
         launch(context, count,
                LogitSoftcap<T>{.logits = logits_, .V = config_.vocab, .cap = A(config_.logit_softcap)},
-               {"head", -1, Phase::Forward, ".softcap"});
+               Site{"head", -1, Phase::Forward, ".softcap"}.from_row(rows.begin));
     }
 }
 
@@ -233,7 +232,7 @@ void Gpt<T>::head_backward(Context& context, Range rows) {
     T* dx = ln_f_ ? w.channels : w.stream;
     launch(context,
            Product<T>{.a = dlogits, .b = head_.weight, .c = dx + rows.begin * C, .m = count, .n = C, .k = V},
-           site);
+           site.from_row(rows.begin));
 }
 
 template <class T>

@@ -20,8 +20,10 @@ struct Site {
     int layer = -1;
     Phase phase = Phase::Forward;
     const char* part = "";
+    int64_t first_row = 0;  // of the batch, where a launch begins with a later one
 
     Site of(const char* parameter) const { return {name, layer, phase, parameter}; }
+    Site from_row(int64_t row) const { return {name, layer, phase, part, row}; }
     std::string full_name() const {
         return (layer < 0 ? std::string() : "h." + std::to_string(layer) + ".") + name + part;
     }
@@ -149,7 +151,7 @@ Look Recorder::look(const Site& site, int64_t rows, int64_t columns) const {
         injection_->kernel == Kernel::name) {
         for (int c = 0; c < Channels<Kernel>::count; ++c) {
             if (injection_->channel != Kernel::channels[c]) continue;
-            a.fault = {c, injection_->row, injection_->column, injection_->value};
+            a.fault = {c, injection_->row - site.first_row, injection_->column, injection_->value};
         }
     }
     return a;
@@ -159,6 +161,7 @@ template <class Kernel>
 void Recorder::record(const Site& site, Seen<Kernel> seen) {
     using C = Channels<Kernel>;
     const std::string name = site.full_name();
+    seen.begins_with_row(site.first_row);
     int64_t values = 0;
     for (int c = 0; c < C::count; ++c) {
         const Moments& m = seen.channels[c].moments;

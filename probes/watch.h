@@ -76,6 +76,13 @@ struct Seen {
     PairTally pair;
     std::vector<std::pair<int64_t, HeadTally>> heads;  // by head, in the order in which they were met
 
+    /// Rows were counted from this one on.
+    void begins_with_row(int64_t row) {
+        for (Statistics& channel : channels)
+            if (channel.moments.first_row >= 0) channel.moments.first_row += row;
+        for (ResidualTally& tally : residuals)
+            if (tally.worst_row >= 0) tally.worst_row += row;
+    }
     HeadTally& head(int64_t h) {
         for (auto& [number, tally] : heads)
             if (number == h) return tally;

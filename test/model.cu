@@ -114,6 +114,26 @@ TEST(Model, LogitsOfALargeVocabularyAreHeldSomeRowsAtATime) {
     expect_reference(exact, 1e-10);
     Pair<float> pair(shape);
     expect_reference(pair, 4 * std::sqrt(pair.roundings()) * 0x1p-24);
+
+    // To those who look, rows are those of the batch, and the matrix's gradient is seen once, when it is
+    // whole.
+    const auto expect_row = [&](const char* site, Phase phase, const char* kernel, const char* channel) {
+        Context context(1);
+        Recorder recorder{ProbePlan("moments")};
+        recorder.inject({site, phase, kernel, channel, 280, 5, NAN});
+        context.recorder = &recorder;
+        pair.forward(context, pair.scale);
+        const Record* first = recorder.first_nonfinite();
+        ASSERT_TRUE(first);
+        EXPECT_EQ(first->site, site);
+        EXPECT_EQ(std::string(first->channel), channel);
+        EXPECT_EQ(first->moments().first_row, 280);
+        const Moments& matrix = recorder.find({"head", -1, Phase::Backward, ".weight"}, "product")->moments();
+        EXPECT_EQ(matrix.count + matrix.nonfinite(), shape.V * shape.C);
+    };
+    expect_row("head", Phase::Forward, "product", "output");
+    expect_row("loss", Phase::Forward, "softmax_cross_entropy", "gradient");
+    expect_row("head", Phase::Backward, "product", "output");
 }
 
 // The tolerance is that of the kernels' finite differences: the difference of the estimates at two steps

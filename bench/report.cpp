@@ -120,8 +120,7 @@ json to_json(const StepTimings& timings, const Roofs& roofs) {
 
 json to_json(const GenerationTimings& timings, const Roofs& roofs) {
     const double seconds = timings.seconds.median;
-    return {{"model", timings.model},
-            {"precision", timings.precision == wobble::Precision::Float32 ? "float32" : "bfloat16"},
+    return {{"model", timings.model.name()},
             {"rounds", timings.rounds},
             {"seconds", seconds},
             {"seconds_quartiles", {timings.seconds.low_quartile, timings.seconds.high_quartile}},
@@ -192,11 +191,9 @@ std::string to_text(const StepTimings& timings, const Roofs& roofs) {
 
 std::string to_text(const GenerationTimings& timings, const Roofs& roofs) {
     const double seconds = timings.seconds.median;
-    return format(
-        "%s, %s: %.2f ms a token, %.0f tokens/s, %.1f GB/s of weights, %.0f%% of copying; rounds: %d\n",
-        timings.model.c_str(), timings.precision == wobble::Precision::Float32 ? "float32" : "bfloat16",
-        seconds * 1e3, 1 / seconds, timings.bytes / seconds * 1e-9,
-        timings.bytes / seconds / roofs.copy * 100, timings.rounds);
+    return format("%s: %.2f ms a token, %.0f tokens/s, %.1f GB/s of weights, %.0f%% of copying; rounds: %d\n",
+                  timings.model.name().c_str(), seconds * 1e3, 1 / seconds, timings.bytes / seconds * 1e-9,
+                  timings.bytes / seconds / roofs.copy * 100, timings.rounds);
 }
 
 }  // namespace wobble::bench

@@ -132,29 +132,28 @@ StepTimings time_steps(const StepModel& model, int threads, const Effort& effort
              timing("full every 10th, else moments", true, one_in_ten(moments, full), off)}};
 }
 
-std::vector<GenerationTimings> time_generation(int threads, const Effort& effort) {
-    const ModelConfig config{.vocab = 50257, .context = 256, .layers = 12, .heads = 12, .channels = 768};
-    constexpr wobble::Precision precisions[] = {wobble::Precision::Float32, wobble::Precision::Bfloat16};
+std::vector<GenerationTimings> time_generation(const ModelConfig& config, int threads, const Effort& effort) {
     Context context(threads);
+    std::vector<GenerationTimings> timings;
     std::vector<std::unique_ptr<Model<float>>> models;
     std::vector<std::function<void()>> variants;
-    for (const wobble::Precision precision : precisions) {
+    for (const wobble::Precision precision : {wobble::Precision::Float32, wobble::Precision::Bfloat16}) {
         models.push_back(make_model(config, precision, 1, false));
         Model<float>* model = models.back().get();
         initialise(model->table(), 1, model->weights());
         model->weights_changed(context);
         variants.push_back([&context, model, position = int64_t(0)]() mutable {
-            model->append(context, int32_t(position), position);
+            model->append(context, int32_t(position % model->config().vocab), position);
             position = (position + 1) % model->config().context;
         });
+        const size_t size = precision == wobble::Precision::Float32 ? sizeof(float) : sizeof(bf16);
+        timings.push_back(
+            {{config, 1, precision}, 0, weights_of_a_token(config, model->table()) * double(size), {}});
     }
     const Turns turns = measure_in_turns(variants, effort);
-    std::vector<GenerationTimings> timings;
-    for (size_t i = 0; i < variants.size(); ++i) {
-        const double size = precisions[i] == wobble::Precision::Float32 ? sizeof(float) : sizeof(bf16);
-        timings.push_back({"GPT-2 124M", precisions[i], int(turns.variants[i].wall.size()),
-                           weights_of_a_token(config, models[i]->table()) * size,
-                           middle(turns.variants[i].wall)});
+    for (size_t i = 0; i < timings.size(); ++i) {
+        timings[i].rounds = int(turns.variants[i].wall.size());
+        timings[i].seconds = middle(turns.variants[i].wall);
     }
     return timings;
 }

@@ -67,8 +67,7 @@ struct StepTimings {
 
 /// Tokens made one after the other, each of which reads all weights but the positions'.
 struct GenerationTimings {
-    std::string model;
-    wobble::Precision precision;
+    StepModel model;  // of a batch of one
     int rounds;
     double bytes;    // of those weights
     Middle seconds;  // for a token
@@ -90,8 +89,7 @@ KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& e
 /// to the thread that writes run.db. Nothing is written.
 StepTimings time_steps(const StepModel& model, int threads, const Effort& effort);
 
-/// Times generation with a key-value cache, float32 and bfloat16 in turns, in a model of GPT-2's 124M
-/// parameters.
-std::vector<GenerationTimings> time_generation(int threads, const Effort& effort);
+/// Times generation with a key-value cache, float32 and bfloat16 in turns.
+std::vector<GenerationTimings> time_generation(const ModelConfig& config, int threads, const Effort& effort);
 
 }  // namespace wobble::bench

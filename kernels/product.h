@@ -6,10 +6,11 @@
 // by all threads; A's by the thread that needs them, a few rows of tiles at a time, which stay in its
 // second-level cache: packed as a whole, A would go out to memory and back.
 //
-// With a single row, as in generation, nothing of B is needed twice: it is read from memory where it lies.
-//
 // Every element of C adds up its K products in the same order whatever the number of threads: blocks of K one
 // after the other, inside a block k ascending. Threads share tiles of C only.
+//
+// With a single row, as in generation, nothing of B is needed twice: it is read from memory where it lies, in
+// an order of its own that follows from the shape alone. The sum is the same but for its rounding.
 #pragma once
 
 #include <omp.h>

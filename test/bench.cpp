@@ -223,14 +223,27 @@ TEST(Report, GenerationIsTokensAndBytesASecond) {
     Roofs roofs;
     roofs.copy = 40e9;
     const GenerationTimings timings{
-        "some model", wobble::Precision::Bfloat16, 9, 250e6, {0.0125, 0.012, 0.013}};
+        {{.layers = 2}, 1, wobble::Precision::Bfloat16}, 9, 250e6, {0.0125, 0.012, 0.013}};
     const std::string text = to_text(timings, roofs);
     for (const char* words :
-         {"some model, bfloat16: 12.50 ms a token", "80 tokens/s", "20.0 GB/s", "50% of copying"})
+         {"L2_H4_C128_T64_V256_B1_bfloat16: 12.50 ms a token", "80 tokens/s", "20.0 GB/s", "50% of copying"})
         EXPECT_NE(text.find(words), std::string::npos) << words << " in: " << text;
     const json row = to_json(timings, roofs);
     EXPECT_EQ(row["tokens_per_second"], 80);
     EXPECT_EQ(row["share_of_copying"], 0.5);
+}
+
+TEST(Steps, TokensAreTimedInBothPrecisionsBeyondTheContext) {
+    const ModelConfig config{.vocab = 11, .context = 3, .layers = 1, .heads = 1, .channels = 8};
+    const auto timings = time_generation(config, 1, {.seconds = 0, .least_rounds = 5, .sample_seconds = 0});
+    ASSERT_EQ(timings.size(), 2u);
+    // wte 88; 12 C² + 13 C in the block, 2 C in the last norm.
+    EXPECT_EQ(timings[0].bytes, (88 + 12 * 64 + 13 * 8 + 16) * 4.0);
+    EXPECT_EQ(timings[1].bytes, timings[0].bytes / 2);
+    for (const GenerationTimings& t : timings) {
+        EXPECT_EQ(t.rounds, 5);
+        EXPECT_GT(t.seconds.median, 0);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ the

@@ -219,6 +219,17 @@ void add_product_cases(std::vector<KernelCase>& table) {
     table.push_back(product("NN", 15, 33, deep, {.bias = true, .residual = Fused::Apart}));
     table.push_back(product("NN", 15, 33, deep, {.bias = true, .residual = Fused::InPlace}));
 
+    // A single row: several chunks of K, and strips of columns of which the last is ragged.
+    for (const char* transposes : {"NN", "NT", "TN", "TT"}) {
+        table.push_back(product(transposes, 1, 600, 203));
+        table.push_back(product(transposes, 1, 600, 203, {.accumulate = true}));
+    }
+    table.push_back(product("NN", 1, 35, deep, {.bias = true}));
+    table.push_back(product("NT", 1, 35, deep));
+    table.push_back(product("NN", 1, 600, 203, {.bias = true, .gelu = true}));
+    table.push_back(product("NN", 1, 600, 203, {.bias = true, .residual = Fused::Apart}));
+    table.push_back(product("NN", 1, 600, 203, {.bias = true, .residual = Fused::InPlace}));
+
     const int64_t layers[][3] = {{1, 1, 1}, {15, 7, 48}, {3, 48, 200}, {99, 48, 40}};
     for (const auto& [rows, in_size, out_size] : layers) {
         table.push_back(linear_forward(rows, in_size, out_size));

@@ -98,7 +98,7 @@ BUILD_HEADERS  := omp.h sqlite3.h CLI/CLI.hpp nlohmann/json.hpp Random123/philox
 
 .PHONY: build-packages test-packages demo-packages
 build-packages: ; $(call need,$(call headers,$(BUILD_HEADERS)),$(BUILD_PACKAGES))
-test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h),libgtest-dev)
+test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h boost/context/fiber.hpp),libgtest-dev libboost-context-dev)
 # The demo goes on without them, with other text.
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
@@ -115,6 +115,29 @@ $(OBJ)/train: $(OBJ)/train.cu.o $(LIB_OBJ)
 $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 	@echo "link    $@"
 	@$(LINK) $^ -lgtest -lgtest_main $(LDLIBS) -o $@
+
+# CUDA where there is no GPU: files that launch kernels, compiled against the software machine of test/simt. What
+# that finds wrong is thrown from where it happens, a forbidden access to memory too. Other objects are shared.
+SIMT       := $(OBJ)/simt
+SIMT_FLAGS  = $(subst -O3,-O1,$(CXXFLAGS)) -fnon-call-exceptions -Itest/simt -DWOBBLE_SIMT
+SIMT_CU    := $(wildcard kernels/*.cu model/*.cu optim/*.cu test/cases_*.cu test/simt/*.cu) \
+              $(patsubst %,run/%.cu,evaluate landscape machine observer trainer)
+SIMT_CPP   := $(wildcard test/simt/*.cpp)
+SHARED_CPP := $(filter %.cpp,$(filter-out bench/% run/command_line.cpp,$(LIB_SRC))) $(addprefix test/,kernel_cases.cpp kernels.cpp \
+              kernel_probes.cpp buffers.cpp reference.cpp tallies.cpp)
+$(SIMT)/tests: $(patsubst %,$(SIMT)/%.o,$(SIMT_CU) $(SIMT_CPP)) $(call object,$(SHARED_CPP))
+	@echo "link    $@"
+	@$(CXX) $(HOST) $^ -lgtest -lgtest_main -lboost_context $(LDLIBS) -o $@
+
+$(SIMT)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "compile $< for the software machine"
+	@$(CXX) -x c++ $(SIMT_FLAGS) -MMD -MP -c $< -o $@
+
+$(SIMT)/%.cpp.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "compile $< for the software machine"
+	@$(CXX) $(SIMT_FLAGS) -MMD -MP -c $< -o $@
 
 # The worked example of the README, done: test/example_norm/l4norm.h and its line in a copy of model/norms.h, and
 # what depends on that table compiled against the copy.

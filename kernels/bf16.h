@@ -4,27 +4,23 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define BF16_HD __host__ __device__ __forceinline__
-#else
-#define BF16_HD inline __attribute__((always_inline))
-#endif
+#include "kernels/cuda.h"
 
 namespace wobble {
 
-/// Storage alone: arithmetic is done in float32. Rounding is to nearest, ties to even; NaN stays NaN, and what
-/// is subnormal stays so.
+/// Storage alone: arithmetic is done in float32. Rounding is to nearest, ties to even; NaN stays NaN, and
+/// what is subnormal stays so.
 struct bf16 {
     uint16_t bits;
 
     bf16() = default;
-    BF16_HD explicit bf16(float x) {
+    HD explicit bf16(float x) {
         uint32_t b;
         memcpy(&b, &x, sizeof b);
         const bool nan = (b & 0x7fffffffu) > 0x7f800000u;
         bits = uint16_t(nan ? b >> 16 | 0x40u : (b + 0x7fffu + (b >> 16 & 1)) >> 16);
     }
-    BF16_HD operator float() const {
+    HD operator float() const {
         const uint32_t b = uint32_t(bits) << 16;
         float x;
         memcpy(&x, &b, sizeof x);
@@ -33,5 +29,3 @@ struct bf16 {
 };
 
 }  // namespace wobble
-
-#undef BF16_HD

@@ -15,6 +15,10 @@ class Recorder;  // probes/recorder.h; kernels only pass it on
 
 enum class Device { Cpu, Cuda };
 
+/// What works on a row of a kernel on CUDA: a warp on short ones and a block on long ones, or always the
+/// same.
+enum class CudaTeam { ByLength, Warp, Block };
+
 /// Uninitialised memory, aligned to 64 bytes (a cache line, and the widest SIMD register), that grows on
 /// demand and never shrinks.
 class Scratch {
@@ -48,6 +52,7 @@ struct Context {
     bool worth_sharing(int64_t elements) const { return threads > 1 && elements >= least_parallel; }
 
     Device device = Device::Cpu;
+    CudaTeam cuda_team = CudaTeam::ByLength;
     int threads;
     /// Work that takes less than waking a thread does is left to one: some microseconds' worth of elements,
     /// or, in products, eight times as many multiply-adds. 0 shares out everything.

@@ -12,12 +12,7 @@
 #include <type_traits>
 
 #include "kernels/bf16.h"
-
-#ifdef __CUDACC__
-#define HD __host__ __device__ __forceinline__
-#else
-#define HD inline __attribute__((always_inline))
-#endif
+#include "kernels/cuda.h"
 
 #define HOST inline __attribute__((always_inline))
 
@@ -148,6 +143,7 @@ HD Pack<T, N> splat(T value) {
 template <class T, int N>
 HD Pack<Accumulator<T>, N> load(const T* p, At<N> at) {
     using A = Accumulator<T>;
+    CHECK_ALIGNED(p + at.index, N * sizeof(T));
 #ifdef __CUDA_ARCH__
     const auto raw = *reinterpret_cast<const Pack<T, N>*>(p + at.index);
     return generate<A, N>([&](int i) { return A(raw.v[i]); });
@@ -167,6 +163,7 @@ HD Pack<Accumulator<T>, N> load(const T* p, At<N> at) {
 /// Rounds `value` to the storage type and writes it at `at`. Alignment as for `load`.
 template <class T, class A, int N>
 HD void store(T* p, At<N> at, Pack<A, N> value) {
+    CHECK_ALIGNED(p + at.index, N * sizeof(T));
 #ifdef __CUDA_ARCH__
     *reinterpret_cast<Pack<T, N>*>(p + at.index) = generate<T, N>([&](int i) { return T(value.v[i]); });
 #else

@@ -5,9 +5,10 @@
 #pragma once
 
 #include "kernels/context.h"
-#include "kernels/error.h"
+#include "kernels/device.h"
 #include "kernels/probe.h"
 #include "kernels/rows.h"
+#include "kernels/stream.h"
 #include "kernels/team.h"
 
 namespace wobble {
@@ -25,51 +26,75 @@ void run_on_cpu(Context& context, int64_t rows, const Kernel& kernel, Watch& wat
     }
 }
 
-#ifdef __CUDACC__
+#ifdef WOBBLE_CUDA
 
 constexpr int block_threads = 256;
+
+/// 16 bytes of the kernel's elements.
+template <class Kernel>
+constexpr int cuda_pack = 16 / int(sizeof(typename Kernel::Element));
 
 /// One warp per row. With probes, every lane keeps one of its own, a copy of `fresh` at first.
 template <class Kernel, class Probe>
 __global__ void __launch_bounds__(block_threads)
     warp_per_row(int64_t rows, Kernel kernel, Probe fresh, Probe* probes) {
-    using Team = Warp<16 / int(sizeof(typename Kernel::Element))>;
     const int64_t thread = int64_t(blockIdx.x) * block_threads + threadIdx.x;
     if (thread / 32 >= rows) return;  // a whole warp leaves together
     Probe probe = fresh;
-    kernel(Team{}, thread / 32, probe);
+    kernel(Warp<cuda_pack<Kernel>>{}, thread / 32, probe);
     if constexpr (!std::is_same_v<Probe, NoProbe>) probes[thread] = probe;
 }
 
+/// One block per row: for rows that are long, or few.
 template <class Kernel, class Probe>
-void run_warps(int64_t rows, const Kernel& kernel, const Probe& fresh, Probe* probes) {
+__global__ void __launch_bounds__(block_threads) block_per_row(Kernel kernel, Probe fresh, Probe* probes) {
+    Probe probe = fresh;
+    kernel(Block<cuda_pack<Kernel>>{}, int64_t(blockIdx.x), probe);
+    if constexpr (!std::is_same_v<Probe, NoProbe>) {
+        probes[int64_t(blockIdx.x) * block_threads + threadIdx.x] = probe;
+    }
+}
+
+/// Whether rows of a kernel are worth a block each.
+inline bool wants_blocks(const Context& context, int64_t row_elements) {
+    if (context.cuda_team != CudaTeam::ByLength) return context.cuda_team == CudaTeam::Block;
+    return row_elements > 2048;
+}
+
+/// The only launch of a row kernel on CUDA.
+template <class Kernel, class Probe>
+void run_rows(const Context& context, int64_t rows, Kernel kernel, Probe fresh, Probe* probes) {
     if (rows == 0) return;
-    warp_per_row<<<unsigned(ceil_div(rows * 32, block_threads)), block_threads>>>(rows, kernel, fresh,
-                                                                                  probes);
-    const cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) {
-        throw std::runtime_error(std::string(Kernel::name) + ": " + cudaGetErrorString(error));
+    if (wants_blocks(context, kernel.row_elements())) {
+        void* arguments[] = {&kernel, &fresh, &probes};
+        check_cuda(cudaLaunchKernel(block_per_row<Kernel, Probe>, dim3{unsigned(rows), 1, 1},
+                                    dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
+                   Kernel::name);
+    } else {
+        void* arguments[] = {&rows, &kernel, &fresh, &probes};
+        check_cuda(cudaLaunchKernel(warp_per_row<Kernel, Probe>,
+                                    dim3{unsigned(ceil_div(rows * 32, block_threads)), 1, 1},
+                                    dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
+                   Kernel::name);
     }
 }
 
 template <class Kernel>
-void run_on_cuda(int64_t rows, const Kernel& kernel) {
-    run_warps(rows, kernel, NoProbe{}, static_cast<NoProbe*>(nullptr));
+void run_on_cuda(const Context& context, int64_t rows, const Kernel& kernel) {
+    run_rows(context, rows, kernel, NoProbe{}, static_cast<NoProbe*>(nullptr));
 }
 
 /// Fills `probes` with one probe per lane, in the order of rows; each begins as a copy of `fresh`.
 template <class Kernel, class Probe>
-void run_on_cuda(int64_t rows, const Kernel& kernel, const Probe& fresh, std::vector<Probe>& probes) {
-    probes.assign(size_t(rows) * 32, fresh);
-    Probe* on_device = nullptr;
+void run_on_cuda(const Context& context, int64_t rows, const Kernel& kernel, const Probe& fresh,
+                 std::vector<Probe>& probes) {
+    const int64_t lanes = wants_blocks(context, kernel.row_elements()) ? block_threads : 32;
+    probes.assign(size_t(rows * lanes), fresh);
     const size_t bytes = probes.size() * sizeof(Probe);
-    if (cudaMalloc(&on_device, bytes) != cudaSuccess) throw std::bad_alloc();
-    run_warps(rows, kernel, fresh, on_device);
-    const cudaError_t error = cudaMemcpy(probes.data(), on_device, bytes, cudaMemcpyDeviceToHost);
-    cudaFree(on_device);
-    if (error != cudaSuccess) {
-        throw std::runtime_error(std::string(Kernel::name) + ": " + cudaGetErrorString(error));
-    }
+    void* const on_device = detail::cuda_allocate(bytes);
+    run_rows(context, rows, kernel, fresh, static_cast<Probe*>(on_device));
+    detail::cuda_copy_out(probes.data(), on_device, bytes);
+    detail::cuda_release(on_device);
 }
 
 #endif

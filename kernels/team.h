@@ -95,7 +95,7 @@ struct Lane {
     HD void sync() const {}
 };
 
-#ifdef __CUDACC__
+#ifdef WOBBLE_CUDA
 
 /// One warp; W elements to a pack, 16 bytes of the kernel's element type.
 template <int W>
@@ -161,7 +161,7 @@ struct Block {
     /// scratch that the first one is still reading.
     template <class A, class F>
     __device__ A across(A value, F combine) const {
-        __shared__ A partial[32];
+        SHARED(A, partial, 32);
         for (int offset = 16; offset > 0; offset >>= 1) {
             value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
         }

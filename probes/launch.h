@@ -1,6 +1,7 @@
 // launch(context, rows, kernel, site): CPU or CUDA, bare or instrumented, is decided here and nowhere else.
 #pragma once
 
+#include "kernels/error.h"
 #include "kernels/run.h"
 #include "probes/recorder.h"
 #include "probes/watch.h"
@@ -39,17 +40,17 @@ template <class Kernel>
 void launch(Context& context, int64_t rows, const Kernel& kernel, const Site& site) {
     const Look look = detail::look(context, kernel, site, rows);
     if (context.device == Device::Cuda) {
-#ifdef __CUDACC__
+#ifdef WOBBLE_CUDA
         // float64 is for checking gradients on the CPU.
         if constexpr (!std::is_same_v<typename Kernel::Element, double>) {
             if (look.tier == Tier::Off && look.fault.channel < 0) {
-                run_on_cuda(rows, kernel);
+                run_on_cuda(context, rows, kernel);
                 return;
             }
             LaneProbe<Kernel> fresh;
             fresh.fault = look.fault, fresh.wants_residuals = look.tier == Tier::Full;
             std::vector<LaneProbe<Kernel>> probes;
-            run_on_cuda(rows, kernel, fresh, probes);
+            run_on_cuda(context, rows, kernel, fresh, probes);
             if (look.tier != Tier::Off) context.recorder->record(site, LaneProbe<Kernel>::together(probes));
             return;
         }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "kernels/device.h"
+
 namespace wobble::test {
 
 namespace {
@@ -37,7 +39,7 @@ void copy(const Values& from, char* to) {
 
 }  // namespace
 
-Buffers::Buffers(const std::vector<Operand>& operands, Precision precision) {
+Buffers::Buffers(const std::vector<Operand>& operands, Precision precision, Device device) : device_(device) {
     for (const Operand& operand : operands) {
         const bool wide = operand.kind == Kind::Wide || precision == Precision::Float64;
         const bool narrow = operand.kind == Kind::Element && precision == Precision::Bfloat16;
@@ -48,10 +50,16 @@ Buffers::Buffers(const std::vector<Operand>& operands, Precision precision) {
                                : type == 'h' ? 2
                                              : 4,
                       .pattern = 0x7ff80000u | uint32_t(buffers_.size() + 1) << 8,
-                      .memory = {}};
+                      .memory = {},
+                      .on_device = nullptr};
         const int64_t bytes = buffer.bytes() + 2 * guard * buffer.width;
         fill(buffer.memory.get<char>(bytes), bytes, buffer.pattern);
         if (operand.use != Use::Out) write(buffer);
+        if (device == Device::Cuda) {
+            buffer.on_device.reset(static_cast<char*>(detail::cuda_allocate(size_t(bytes))),
+                                   detail::cuda_release);
+            copy_in(device, buffer.on_device.get(), buffer.base(), bytes);
+        }
         buffers_.push_back(std::move(buffer));
     }
 }
@@ -75,8 +83,14 @@ Values Buffers::read(const Buffer& buffer) {
 
 char* Buffers::data(const std::string& name, char type) {
     for (const Buffer& buffer : buffers_)
-        if (buffer.operand.name == name && buffer.type == type) return buffer.first();
+        if (buffer.operand.name == name && buffer.type == type)
+            return buffer.on_device ? buffer.on_device.get() + guard * buffer.width : buffer.first();
     throw std::logic_error("no operand " + name + " of type " + type);
+}
+
+void Buffers::fetch() {
+    for (Buffer& b : buffers_)
+        if (b.on_device) copy_out(device_, b.base(), b.on_device.get(), b.bytes() + 2 * guard * b.width);
 }
 
 Named Buffers::values() const {
@@ -102,7 +116,7 @@ std::string Buffers::damage() const {
         if (std::memcmp(b.first() + bytes, expected.data() + band + bytes, size_t(band)) != 0)
             return "the guard after " + b.operand.name;
         if (b.operand.use == Use::In) {
-            Buffer fresh{b.operand, b.type, b.width, b.pattern, {}};
+            Buffer fresh{b.operand, b.type, b.width, b.pattern, {}, nullptr};
             fresh.memory.get<char>(bytes + 2 * band);
             write(fresh);
             if (std::memcmp(fresh.first(), b.first(), size_t(bytes)) != 0)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,9 @@ struct Operand {
 
 class Buffers {
   public:
-    Buffers(const std::vector<Operand>& operands, Precision precision);
+    Buffers(const std::vector<Operand>& operands, Precision precision, Device device = Device::Cpu);
 
-    /// The operand of that name, which must hold elements of type U.
+    /// The operand of that name in the device's memory, which must hold elements of type U.
     template <class U>
     U* get(const std::string& name) {
         constexpr char type = std::is_same_v<U, bf16>     ? 'h'
@@ -49,7 +50,11 @@ class Buffers {
         return reinterpret_cast<U*>(data(name, type));
     }
 
-    /// What the operands hold now, every one or only those that the kernel does not write.
+    /// Waits for the device, and reads what its memory holds; nothing to do on the CPU.
+    void fetch();
+
+    /// What the operands hold now (or did when they were fetched), every one or only those that the kernel
+    /// does not write.
     Named values() const;
     Named inputs() const;
     /// What was damaged: a guard band, or an operand that is only read. Empty when nothing was.
@@ -66,6 +71,7 @@ class Buffers {
         int64_t width;  // bytes of an element
         uint32_t pattern;
         Scratch memory;
+        std::shared_ptr<char> on_device;  // null on the CPU
 
         char* base() const { return const_cast<Scratch&>(memory).get<char>(0); }
         char* first() const { return base() + guard * width; }
@@ -76,6 +82,7 @@ class Buffers {
     static void write(Buffer& buffer);
     static Values read(const Buffer& buffer);
 
+    Device device_;
     std::vector<Buffer> buffers_;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,23 @@
 
 namespace wobble::test {
 
-constexpr Precision precisions[] = {Precision::Float32, Precision::Float64};
+/// Where the kernels under test run: on the CPU, or where WOBBLE_TEST_DEVICE says; and with which team on
+/// CUDA.
+inline Device tested_device() {
+    static const char* const device = std::getenv("WOBBLE_TEST_DEVICE");
+    return device && std::string(device) == "cuda" ? Device::Cuda : Device::Cpu;
+}
+inline CudaTeam tested_team() {
+    static const char* const name = std::getenv("WOBBLE_TEST_TEAM");
+    const std::string team = name ? name : "";
+    return team == "warp" ? CudaTeam::Warp : team == "block" ? CudaTeam::Block : CudaTeam::ByLength;
+}
+
+/// In which a kernel adds up: CUDA kernels have no float64 ones.
+inline std::vector<Precision> precisions() {
+    if (tested_device() == Device::Cuda) return {Precision::Float32};
+    return {Precision::Float32, Precision::Float64};
+}
 
 inline const char* name_of(Precision precision) {
     return precision == Precision::Bfloat16  ? "bfloat16"
@@ -32,7 +49,7 @@ class KernelTest : public testing::TestWithParam<const KernelCase*> {
 
     /// Those that the kernel stores in.
     std::vector<Precision> every_precision() const {
-        std::vector<Precision> all(std::begin(precisions), std::end(precisions));
+        std::vector<Precision> all = precisions();
         if (kernel.run_bfloat16) all.push_back(Precision::Bfloat16);
         return all;
     }
@@ -45,11 +62,14 @@ class KernelTest : public testing::TestWithParam<const KernelCase*> {
     /// The buffers after a run with `threads` threads.
     Buffers run(const std::vector<Operand>& operands, Precision precision, int threads,
                 Recorder* recorder = nullptr) const {
-        Buffers buffers(operands, precision);
         Context context(threads);
+        if (precision != Precision::Float64) context.device = tested_device();
+        Buffers buffers(operands, precision, context.device);
+        context.cuda_team = tested_team();
         context.least_parallel = 0;  // share out the smallest work too
         context.recorder = recorder;
         kernel.run(context, buffers, precision);
+        buffers.fetch();
         return buffers;
     }
 };

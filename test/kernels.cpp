@@ -29,7 +29,7 @@ double largest_difference(const Values& a, const Values& b) {
 // be exact by luck, so a random walk of as many roundings as there are on the way to one element is allowed
 // on top: √n units, relative to the output's scale, and 4 for the steps that follow a sum.
 TEST_P(Kernels, MatchTheFloat64Reference) {
-    for (Precision precision : precisions) {
+    for (Precision precision : precisions()) {
         SCOPED_TRACE(name_of(precision));
         const bool single = precision == Precision::Float32;
         const Buffers buffers = run(kernel.operands(), precision, 1);

@@ -1,0 +1,116 @@
+#include <cstring>
+#include <string>
+
+#include "kernels/cuda.h"
+#include "kernels/device.h"
+#include "kernels/error.h"
+#include "kernels/stream.h"
+
+namespace wobble {
+
+#ifdef WOBBLE_CUDA
+
+void check_cuda(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+cudaStream_t cuda_stream() {
+    static const cudaStream_t stream = [] {
+        cudaStream_t created = nullptr;
+        check_cuda(cudaStreamCreate(&created), "the CUDA stream");
+        return created;
+    }();
+    return stream;
+}
+
+bool built_with_cuda() {
+    return true;
+}
+
+std::string cuda_obstacle() {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) return cudaGetErrorString(error);
+    return count == 0 ? "no CUDA device is here" : "";
+}
+
+namespace detail {
+
+void* cuda_allocate(size_t bytes) {
+    void* p = nullptr;
+    if (cudaMalloc(&p, bytes) != cudaSuccess) {
+        cudaGetLastError();  // it is told of below; the next call begins afresh
+        throw UserError("the GPU has no room for " + std::to_string(bytes >> 20) +
+                        " MiB; choose a smaller --batch, or --recompute");
+    }
+    cuda_zero(p, bytes);
+    return p;
+}
+
+void cuda_release(void* p) {
+    cudaFree(p);
+}
+
+void cuda_copy_in(void* to, const void* from, size_t bytes) {
+    // From pageable memory the call returns when `from` has been read.
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda_stream()), "a copy to the GPU");
+    check_cuda(cudaStreamSynchronize(cuda_stream()), "a copy to the GPU");
+}
+
+void cuda_copy_out(void* to, const void* from, size_t bytes) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cuda_stream()),
+               "a copy from the GPU");
+    check_cuda(cudaStreamSynchronize(cuda_stream()), "a copy from the GPU");
+}
+
+void cuda_copy_within(void* to, const void* from, size_t bytes) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()),
+               "a copy on the GPU");
+}
+
+void cuda_zero(void* p, size_t bytes) {
+    check_cuda(cudaMemsetAsync(p, 0, bytes, cuda_stream()), "zeros on the GPU");
+}
+
+}  // namespace detail
+
+#else
+
+bool built_with_cuda() {
+    return false;
+}
+
+std::string cuda_obstacle() {
+    return "this build has no CUDA kernels";
+}
+
+namespace detail {
+
+namespace {
+[[noreturn]] void refuse() {
+    throw UserError("this build has no CUDA kernels; choose --device cpu, or build where nvcc is");
+}
+}  // namespace
+
+void* cuda_allocate(size_t) {
+    refuse();
+}
+void cuda_release(void*) {}
+void cuda_copy_in(void*, const void*, size_t) {
+    refuse();
+}
+void cuda_copy_out(void*, const void*, size_t) {
+    refuse();
+}
+void cuda_copy_within(void*, const void*, size_t) {
+    refuse();
+}
+void cuda_zero(void*, size_t) {
+    refuse();
+}
+
+}  // namespace detail
+
+#endif
+
+}  // namespace wobble

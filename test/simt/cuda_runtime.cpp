@@ -1,0 +1,77 @@
+// The host's side of the stand-in for the CUDA runtime.
+#include "cuda_runtime.h"
+
+#include <cstdlib>
+
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess:
+            return "no error";
+        case cudaErrorInvalidValue:
+            return "invalid argument";
+        case cudaErrorMemoryAllocation:
+            return "out of memory";
+        case cudaErrorNoDevice:
+            return "no CUDA-capable device is detected";
+    }
+    return "unknown error";
+}
+
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+    *properties = {.name = "emulated",
+                   .major = 9,
+                   .minor = 0,
+                   .multiProcessorCount = 4,
+                   .totalGlobalMem = size_t(16) << 30};
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+    *memory = simt::allocate(bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+    simt::synchronize();
+    return !memory || simt::release(memory) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+    *memory = std::malloc(bytes);
+    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* memory) {
+    simt::synchronize();
+    std::free(memory);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+    *stream = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) {
+    simt::synchronize();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+    simt::synchronize();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+    const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
+    if (simt::is_device(to) != to_device || simt::is_device(from) != from_device)
+        return cudaErrorInvalidValue;
+    simt::enqueue([=] { std::memmove(to, from, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+    if (!simt::is_device(to)) return cudaErrorInvalidValue;
+    simt::enqueue([=] { std::memset(to, value, bytes); });
+    return cudaSuccess;
+}

@@ -1,0 +1,110 @@
+// Stands in for the header of the CUDA toolkit: the part of it that wobble uses, carried out by simt.h.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "test/simt/simt.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+using dim3 = simt::Index3;
+
+#define threadIdx (simt::current.thread)
+#define blockIdx (simt::current.block)
+#define blockDim (simt::current.block_size)
+#define gridDim (simt::current.grid_size)
+
+// ------------------------------------------------------------------------------------------------ device
+// code
+inline void __syncthreads(simt::Place place = simt::Place::current()) {
+    simt::block_barrier(place);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu, simt::Place place = simt::Place::current()) {
+    simt::warp_barrier(mask, place);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, simt::Place place = simt::Place::current()) {
+    return simt::exchange(mask, value, (int(threadIdx.x) & 31) ^ lanes, place);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, simt::Place place = simt::Place::current()) {
+    return simt::exchange(mask, value, lane, place);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned lanes, simt::Place place = simt::Place::current()) {
+    const int own = int(threadIdx.x) & 31, from = own + int(lanes);
+    return simt::exchange(mask, value, from > 31 ? own : from, place);
+}
+inline unsigned __ballot_sync(unsigned mask, bool value, simt::Place place = simt::Place::current()) {
+    return simt::vote(mask, value, place);
+}
+template <class T>
+T atomicAdd(T* at, T value) {
+    const T before = *at;
+    *at = T(before + value);
+    return before;
+}
+template <class T>
+T atomicMin(T* at, T value) {
+    const T before = *at;
+    if (value < before) *at = value;
+    return before;
+}
+
+// -------------------------------------------------------------------------------------------------- host
+// code
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorNoDevice = 100
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+using cudaStream_t = struct SimtStream*;
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount;
+    size_t totalGlobalMem;
+};
+
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaMalloc(void** memory, size_t bytes);
+template <class T>
+cudaError_t cudaMalloc(T** memory, size_t bytes) {
+    return cudaMalloc(reinterpret_cast<void**>(memory), bytes);
+}
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaMallocHost(void** memory, size_t bytes);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+
+/// Arguments are copied here, as they are by the real one.
+template <class... Parameters>
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
+                             size_t /*shared*/, cudaStream_t) {
+    const std::string name = simt::readable(typeid(void (*)(Parameters...)));
+    const auto copied = [&]<size_t... I>(std::index_sequence<I...>) {
+        (simt::check_argument(name, arguments[I], sizeof(Parameters)), ...);
+        return std::make_shared<std::tuple<Parameters...>>(*static_cast<Parameters*>(arguments[I])...);
+    }
+    (std::index_sequence_for<Parameters...>{});
+    simt::enqueue([=] {
+        simt::run({name, grid, block, [=] { std::apply(kernel, std::tuple<Parameters...>(*copied)); }});
+    });
+    return cudaSuccess;
+}

@@ -68,7 +68,7 @@ const Values far_out{0.0,     1e-8,           -1e-8,         10,        -10,    
                      -9.9999, -largest_float, infinity,      -infinity, 1e20,   -1e20, std::nan("")};
 
 TEST(Extremes, GeluIsRightFarOutAndKeepsNan) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         Extreme gelu("activation_forward/n4097", precision);
         gelu.repeat("x", far_out);
         const Values x = gelu.given().at("x"), y = gelu.run().at("y");
@@ -86,7 +86,7 @@ TEST(Extremes, GeluIsRightFarOutAndKeepsNan) {
 }
 
 TEST(Extremes, GeluBackwardIsZeroOrTheIncomingGradientFarOut) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         Extreme gelu("activation_backward/n4097", precision);
         gelu.repeat("x", far_out);
         const Named given = gelu.given();
@@ -110,7 +110,7 @@ TEST(Extremes, GeluBackwardIsZeroOrTheIncomingGradientFarOut) {
 TEST(Extremes, ClassifierIsRightForLogitsInTheThousandsAndTheSameInPlace) {
     const Values patterns[] = {
         {90, -90, 90, 0, -90}, {1e4, -1e4, 1e4 - 1, 0}, {-1e4, -1e4 - 0.5, -1e4}, {1e30, 0}};
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const Values& logits : patterns) {
             Extreme apart("classifier/rows15_V65", precision),
                 in_place("classifier_in_place/rows15_V65", precision);
@@ -172,7 +172,7 @@ TEST(Extremes, LayerNormBackwardLosesNoMoreThanTheRoundedMean) {
 }
 
 TEST(Extremes, LayerNormOfAConstantRowIsItsBias) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const auto& shape : norms) {
             for (double value : {0.0, 0.1, -3.0, 1000.0}) {
                 Extreme norm(norm_case("layernorm_forward", shape), precision);
@@ -191,7 +191,7 @@ TEST(Extremes, LayerNormOfAConstantRowIsItsBias) {
 }
 
 TEST(Extremes, LayerNormIsRightForHugeAndTinyValues) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const auto& shape : norms) {
             for (double size : {1e18, 1e-3, 1e-18, 1e-38}) {
                 SCOPED_TRACE(norm_case("", shape) + " of " + std::to_string(size));
@@ -210,7 +210,7 @@ TEST(Extremes, LayerNormIsRightForHugeAndTinyValues) {
 }
 
 TEST(Extremes, LayerNormHasNoKurtosisOfAConstantRow) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const auto& shape : norms) {
             for (double value : {0.0, 0.1, -3.0, 1000.0, 1e18}) {
                 Extreme norm(norm_case("layernorm_forward", shape), precision);
@@ -226,7 +226,7 @@ TEST(Extremes, LayerNormHasNoKurtosisOfAConstantRow) {
 
 // ------------------------------------------------------------------------------------------------- RMS norm
 TEST(Extremes, RMSNormIsRightForHugeAndTinyValues) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const auto& shape : norms) {
             for (double size : {1e18, 1e-3, 1e-18, 1e-38}) {
                 SCOPED_TRACE(norm_case("", shape) + " of " + testing::PrintToString(size));
@@ -247,7 +247,7 @@ TEST(Extremes, RMSNormIsRightForHugeAndTinyValues) {
 }
 
 TEST(Extremes, RMSNormOfZerosIsZeroAndItsBackwardFinite) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const auto& shape : norms) {
             Extreme forward(norm_case("rmsnorm_forward", shape), precision);
             forward.repeat("x", {0, -0.0});
@@ -274,7 +274,7 @@ TEST(Extremes, RMSNormOfZerosIsZeroAndItsBackwardFinite) {
 // Scores are exact here: q and k are integers and √D is a power of two. So probabilities must be as good as
 // ever forward; backward has them from a log-sum-exp that was rounded at the size of the scores.
 TEST(Extremes, AttentionIsRightForScoresOfTensOfThousands) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (const char* text : {"", "_blocks"}) {
             const std::pair<const char*, int64_t> shapes[] = {{"/B1_T5_H12_D64", 128},
                                                               {"/B3_T203_H1_D1", 101}};
@@ -303,7 +303,7 @@ TEST(Extremes, AttentionIsRightForScoresOfTensOfThousands) {
 
 // --------------------------------------------------------------------------------------------- sums, updates
 TEST(Extremes, SquaredSumNeitherOverflowsNorVanishesNearTheLimitsOfFloat) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         for (double size : {largest_float, 1e20, 1e-20, 1e-40}) {
             Extreme squares("squared_sum/n4097", precision);
             squares.repeat("x", {size, -size});
@@ -319,7 +319,7 @@ TEST(Extremes, SquaredSumNeitherOverflowsNorVanishesNearTheLimitsOfFloat) {
 enum Sum { Gg, Gm, Mm, Wg, Ww, Ratio, BelowEpsilon, Updated };
 
 TEST(Extremes, AdamWWithoutAnyGradientOnlyDecays) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         Extreme adamw("adamw/n4097_step1", precision);
         adamw.repeat("gradient", {0});
         Recorder recorder{ProbePlan("moments")};
@@ -340,7 +340,7 @@ TEST(Extremes, AdamWWithoutAnyGradientOnlyDecays) {
 
 // Gradients a thousand times below ε, whose squares are below any float32: the update is theirs over ε.
 TEST(Extremes, AdamWKnowsWhereEpsilonDominates) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         Extreme adamw("adamw/n4097_step1", precision);
         adamw.repeat("gradient", {1e-11, -1e-11});
         for (size_t i = 0; i < 97; ++i) adamw.operand("gradient")[i] = 1;
@@ -356,7 +356,7 @@ TEST(Extremes, AdamWKnowsWhereEpsilonDominates) {
 // 1e18: its square still fits float32; the first update is lr · sign(g) whatever the size, as long as it
 // dwarfs ε.
 TEST(Extremes, AdamWStepsByTheLearningRateForHugeGradients) {
-    for (Precision precision : precisions()) {
+    for (Precision precision : precisions) {
         Extreme adamw("adamw/n4097_step1", precision);
         adamw.repeat("gradient", {1e18, -1e18, 1e-2});
         const Named found = adamw.run(), expected = adamw.expected();

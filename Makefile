@@ -1,5 +1,6 @@
 # make            build ./train (with nvcc where it is found, with g++ alone otherwise)
 # make demo       data, a two-minute training, evaluation, a sample
+# make test-simt  CUDA's row kernels where there is no GPU, each CUDA thread a fiber; not yet part of make test
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
 # make bench-peers  tokens/s, memory and share of the machine's peak beside PyTorch's;  PYTHON=... as below
 # make bench      what kernels and whole steps take, bare and watched;  PYTHON=... an interpreter with PyTorch, to be timed too
@@ -96,14 +97,15 @@ headers = printf '%s\n' $(foreach h,$(1),'$(hash)if !__has_include(<$(h)>)' '$(h
 BUILD_PACKAGES := g++ libsqlite3-dev libcli11-dev nlohmann-json3-dev librandom123-dev zlib1g-dev
 BUILD_HEADERS  := omp.h sqlite3.h CLI/CLI.hpp nlohmann/json.hpp Random123/philox.h zlib.h
 
-.PHONY: build-packages test-packages demo-packages
+.PHONY: build-packages test-packages simt-packages demo-packages
 build-packages: ; $(call need,$(call headers,$(BUILD_HEADERS)),$(BUILD_PACKAGES))
-test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h boost/context/fiber.hpp),libgtest-dev libboost-context-dev)
+test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h),libgtest-dev)
+simt-packages: test-packages ; $(call need,$(call headers,boost/context/fiber.hpp),libboost-context-dev)
 # The demo goes on without them, with other text.
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
 # --------------------------------------------------------------------------------------------------------- programs
-.PHONY: train demo test bench bench-peers format clean
+.PHONY: train demo test test-simt bench bench-peers format clean
 train: build-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/train
 	@mkdir -p $(BIN) && { [ $(OBJ)/train -ef $(BIN)/train ] || ln -f $(OBJ)/train $(BIN)/train; }
@@ -120,11 +122,9 @@ $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 # that finds wrong is thrown from where it happens, a forbidden access to memory too. Other objects are shared.
 SIMT       := $(OBJ)/simt
 SIMT_FLAGS  = $(subst -O3,-O1,$(CXXFLAGS)) -fnon-call-exceptions -Itest/simt -DWOBBLE_SIMT
-SIMT_CU    := $(wildcard kernels/*.cu model/*.cu optim/*.cu test/cases_*.cu test/simt/*.cu) \
-              $(patsubst %,run/%.cu,evaluate landscape machine observer trainer)
+SIMT_CU    := $(wildcard kernels/*.cu test/cases_*.cu test/simt/*.cu)
 SIMT_CPP   := $(wildcard test/simt/*.cpp)
-SHARED_CPP := $(filter %.cpp,$(filter-out bench/% run/command_line.cpp,$(LIB_SRC))) $(addprefix test/,kernel_cases.cpp kernels.cpp \
-              kernel_probes.cpp buffers.cpp reference.cpp tallies.cpp)
+SHARED_CPP := $(filter probes/%.cpp,$(LIB_SRC)) $(addprefix test/,kernel_cases.cpp kernels.cpp buffers.cpp reference.cpp)
 $(SIMT)/tests: $(patsubst %,$(SIMT)/%.o,$(SIMT_CU) $(SIMT_CPP)) $(call object,$(SHARED_CPP))
 	@echo "link    $@"
 	@$(CXX) $(HOST) $^ -lgtest -lgtest_main -lboost_context $(LDLIBS) -o $@
@@ -197,6 +197,14 @@ test: test-packages
 	total=$$(grep -m1 -o '"tests": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
 	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
 	echo "$$((total - failed)) passed, $$failed failed"; exit $$status
+
+# The row kernels on CUDA, by warps and by blocks, on the software machine. Products and attention in blocks have no
+# CUDA text yet, and float64 (finite differences) is the CPU's alone.
+SIMT_FILTER := SoftwareMachine.*:Table/Kernels.*:-*/product_*:*/linear_*:*/attention_*_blocks_*
+test-simt: simt-packages
+	@$(MAKE) -j$(JOBS) $(SIMT)/tests
+	@run() { WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM=$$1 $(SIMT)/tests --gtest_brief=1 --gtest_filter='$(SIMT_FILTER)'; }; \
+	run warp & warp=$$!; run block; block=$$?; wait $$warp && [ $$block = 0 ]
 
 # Every number is in bench.json too, beside the other products.
 PYTHON ?= python3

@@ -132,6 +132,7 @@ struct AttentionForward {
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "attention_forward";
+    static constexpr bool suits_warps = true;  // the D channels of a head
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
 
@@ -208,6 +209,7 @@ struct AttentionBackwardQuery {
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "attention_backward_query";
+    static constexpr bool suits_warps = true;  // the D channels of a head
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
     enum Identity { SumOfDs };
@@ -274,6 +276,7 @@ struct AttentionBackwardKey {
     using Element = T;
     using A = Accumulator<T>;
     static constexpr const char* name = "attention_backward_key";
+    static constexpr bool suits_warps = true;  // the D channels of a head
     enum Channel { Key, Value };
     static constexpr const char* channels[] = {"key", "value"};
 

@@ -1,4 +1,3 @@
-#include <cstring>
 #include <string>
 
 #include "kernels/cuda.h"
@@ -23,17 +22,6 @@ cudaStream_t cuda_stream() {
     return stream;
 }
 
-bool built_with_cuda() {
-    return true;
-}
-
-std::string cuda_obstacle() {
-    int count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess) return cudaGetErrorString(error);
-    return count == 0 ? "no CUDA device is here" : "";
-}
-
 namespace detail {
 
 void* cuda_allocate(size_t bytes) {
@@ -43,7 +31,7 @@ void* cuda_allocate(size_t bytes) {
         throw UserError("the GPU has no room for " + std::to_string(bytes >> 20) +
                         " MiB; choose a smaller --batch, or --recompute");
     }
-    cuda_zero(p, bytes);
+    check_cuda(cudaMemsetAsync(p, 0, bytes, cuda_stream()), "zeros on the GPU");
     return p;
 }
 
@@ -52,7 +40,6 @@ void cuda_release(void* p) {
 }
 
 void cuda_copy_in(void* to, const void* from, size_t bytes) {
-    // From pageable memory the call returns when `from` has been read.
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda_stream()), "a copy to the GPU");
     check_cuda(cudaStreamSynchronize(cuda_stream()), "a copy to the GPU");
 }
@@ -68,21 +55,9 @@ void cuda_copy_within(void* to, const void* from, size_t bytes) {
                "a copy on the GPU");
 }
 
-void cuda_zero(void* p, size_t bytes) {
-    check_cuda(cudaMemsetAsync(p, 0, bytes, cuda_stream()), "zeros on the GPU");
-}
-
 }  // namespace detail
 
 #else
-
-bool built_with_cuda() {
-    return false;
-}
-
-std::string cuda_obstacle() {
-    return "this build has no CUDA kernels";
-}
 
 namespace detail {
 
@@ -105,10 +80,6 @@ void cuda_copy_out(void*, const void*, size_t) {
 void cuda_copy_within(void*, const void*, size_t) {
     refuse();
 }
-void cuda_zero(void*, size_t) {
-    refuse();
-}
-
 }  // namespace detail
 
 #endif

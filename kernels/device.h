@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "kernels/context.h"
 
 namespace wobble {
-
-/// Whether this build has kernels for CUDA.
-bool built_with_cuda();
-/// What hinders CUDA on this machine, as a phrase; empty where nothing does.
-std::string cuda_obstacle();
 
 namespace detail {
 
@@ -25,7 +18,6 @@ void cuda_release(void* p);
 void cuda_copy_in(void* to, const void* from, size_t bytes);   // `from` may be used again at once
 void cuda_copy_out(void* to, const void* from, size_t bytes);  // waits
 void cuda_copy_within(void* to, const void* from, size_t bytes);
-void cuda_zero(void* p, size_t bytes);
 
 }  // namespace detail
 
@@ -49,38 +41,5 @@ void copy_within(Device device, T* to, const T* from, int64_t n) {
     if (device == Device::Cuda) detail::cuda_copy_within(to, from, size_t(n) * sizeof(T));
     else std::copy(from, from + n, to);
 }
-/// n elements with all bits 0.
-template <class T>
-void zero(Device device, T* p, int64_t n) {
-    if (device == Device::Cuda) detail::cuda_zero(p, size_t(n) * sizeof(T));
-    else std::fill(p, p + n, T(0));
-}
-
-/// n elements of the device's memory for the host to look at: the elements themselves on the CPU, otherwise a
-/// copy of what they are now.
-template <class T>
-class HostCopy {
-  public:
-    HostCopy(Device device, T* p, int64_t n) : device_(device), p_(p), n_(n) {
-        if (device == Device::Cpu) return;
-        copy_.resize(size_t(n));
-        copy_out<std::remove_const_t<T>>(device, copy_.data(), p, n);
-    }
-    T* data() { return device_ == Device::Cpu ? p_ : copy_.data(); }
-    T& operator[](int64_t i) { return data()[i]; }
-    T* begin() { return data(); }
-    T* end() { return data() + n_; }
-    int64_t size() const { return n_; }
-    /// Makes the elements what the host has made of the copy.
-    void put() {
-        if (device_ == Device::Cuda) copy_in<std::remove_const_t<T>>(device_, p_, copy_.data(), n_);
-    }
-
-  private:
-    Device device_;
-    T* p_;
-    int64_t n_;
-    std::vector<std::remove_const_t<T>> copy_;
-};
 
 }  // namespace wobble

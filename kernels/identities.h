@@ -33,7 +33,7 @@ struct ColumnTotals {
     HD void operator()(Team team, int64_t team_index, Probe& probe) const {
         const int64_t first = team_index * columns, rest = C - first,
                       length = rest < columns ? rest : columns;
-        team.each(length, [&](auto at) {
+        team.each(length, C, [&](auto at) {
             constexpr int N = decltype(at)::width;
             auto sum = splat<N>(A(0)), size = sum;
             for (int64_t row = 0; row < rows; ++row) {

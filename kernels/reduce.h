@@ -62,7 +62,7 @@ struct SumChunks {
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         const int64_t first = row * columns, rest = C - first;
         const int64_t length = rest < columns ? rest : columns;
-        team.each(length, [&](auto at) {
+        team.each(length, C, [&](auto at) {
             auto sum = load(chunks + first, at);
             for (int64_t i = 1; i < count; ++i) sum = sum + load(chunks + i * C + first, at);
             if (accumulate) sum = sum + load(out + first, at);

@@ -55,17 +55,20 @@ __global__ void __launch_bounds__(block_threads) block_per_row(Kernel kernel, Pr
     }
 }
 
-/// Whether rows of a kernel are worth a block each.
-inline bool wants_blocks(const Context& context, int64_t row_elements) {
+/// Whether rows of a kernel are worth a block each. A kernel that goes over a few elements again and again
+/// says `suits_warps`.
+template <class Kernel>
+bool wants_blocks(const Context& context, const Kernel& kernel) {
+    if constexpr (requires { Kernel::suits_warps; }) return false;
     if (context.cuda_team != CudaTeam::ByLength) return context.cuda_team == CudaTeam::Block;
-    return row_elements > 2048;
+    return kernel.row_elements() > 2048;
 }
 
 /// The only launch of a row kernel on CUDA.
 template <class Kernel, class Probe>
 void run_rows(const Context& context, int64_t rows, Kernel kernel, Probe fresh, Probe* probes) {
     if (rows == 0) return;
-    if (wants_blocks(context, kernel.row_elements())) {
+    if (wants_blocks(context, kernel)) {
         void* arguments[] = {&kernel, &fresh, &probes};
         check_cuda(cudaLaunchKernel(block_per_row<Kernel, Probe>, dim3{unsigned(rows), 1, 1},
                                     dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
@@ -88,7 +91,7 @@ void run_on_cuda(const Context& context, int64_t rows, const Kernel& kernel) {
 template <class Kernel, class Probe>
 void run_on_cuda(const Context& context, int64_t rows, const Kernel& kernel, const Probe& fresh,
                  std::vector<Probe>& probes) {
-    const int64_t lanes = wants_blocks(context, kernel.row_elements()) ? block_threads : 32;
+    const int64_t lanes = wants_blocks(context, kernel) ? block_threads : 32;
     probes.assign(size_t(rows * lanes), fresh);
     const size_t bytes = probes.size() * sizeof(Probe);
     void* const on_device = detail::cuda_allocate(bytes);

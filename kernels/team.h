@@ -81,6 +81,11 @@ struct Lane {
 #pragma GCC unroll 1
         for (; i < n; ++i) f(At<1>{i});
     }
+    CALLS_HOST_CODE
+    template <class F>
+    HD void each(int64_t n, int64_t, F&& f) const {
+        each(n, f);
+    }
     template <class A>
     HD A sum(const Sum<Lane, A>& s) const {
         return s.total();
@@ -109,7 +114,12 @@ struct Warp {
     /// otherwise.
     template <class F>
     __device__ void each(int64_t n, F&& f) const {
-        if (n % W == 0) {
+        each(n, n, f);
+    }
+    /// The same for pieces that begin at multiples of `stride` and not of n.
+    template <class F>
+    __device__ void each(int64_t n, int64_t stride, F&& f) const {
+        if (n % W == 0 && stride % W == 0) {
             for (int64_t i = int64_t(lane()) * W; i < n; i += 32 * W) f(At<W>{i});
         } else {
             for (int64_t i = lane(); i < n; i += 32) f(At<1>{i});
@@ -139,7 +149,11 @@ struct Block {
 
     template <class F>
     __device__ void each(int64_t n, F&& f) const {
-        if (n % W == 0) {
+        each(n, n, f);
+    }
+    template <class F>
+    __device__ void each(int64_t n, int64_t stride, F&& f) const {
+        if (n % W == 0 && stride % W == 0) {
             for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) f(At<W>{i});
         } else {
             for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(At<1>{i});

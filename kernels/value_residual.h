@@ -33,7 +33,9 @@ struct ValueResidualForward {
         T* own = v + row * stride;
         const T* first = v_first + row * first_stride;
         const A keep = A(1) - lambda;
-        team.each(width, [&](auto at) {
+        // A pack, a power of two, divides both strides where it divides this.
+        const int64_t strides = stride | first_stride;
+        team.each(width, strides, [&](auto at) {
             const auto value = load(own, at) * keep + load(first, at) * lambda;
             store(own, at, probe.writes(Output, row, at, value));
         });
@@ -62,8 +64,9 @@ struct ValueResidualBackward {
     HD void operator()(Team team, int64_t row, Probe& probe) const {
         T* own = dv + row * stride;
         T* first = dv_first + row * first_stride;
+        const int64_t strides = stride | first_stride;  // as in forward
         const A keep = A(1) - lambda;
-        team.each(width, [&](auto at) {
+        team.each(width, strides, [&](auto at) {
             const auto grad = load(own, at);
             auto share = grad * lambda;
             if (accumulate) share = share + load(first, at);

@@ -123,7 +123,7 @@ KernelCase head_norm_forward(const Heads& s) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
-        std::copy(at.get<E>("x"), at.get<E>("x") + n, at.get<E>("y"));
+        copy_within(context.device, at.get<E>("y"), at.get<E>("x"), n);
         launch(context, s.rows,
                HeadNormForward<E>{.x = at.get<E>("y"),
                                   .gain = s.has_gain ? at.get<E>("gain") : nullptr,
@@ -169,7 +169,7 @@ KernelCase head_norm_backward(const Heads& s) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
-        std::copy(at.get<E>("dy"), at.get<E>("dy") + n, at.get<E>("dx"));
+        copy_within(context.device, at.get<E>("dx"), at.get<E>("dy"), n);
         launch(context, chunks,
                HeadNormBackward<E>{.kept = at.get<E>("kept"),
                                    .mean = s.centred ? at.get<A>("mean") : nullptr,

@@ -57,8 +57,7 @@ KernelCase rotary(const Turns& s, bool backward) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
-        const E* source = at.get<E>(from);
-        std::copy(source, source + s.rows() * s.stride(), at.get<E>(to));
+        copy_within(context.device, at.get<E>(to), at.get<E>(from), s.rows() * s.stride());
         launch(context, s.rows(),
                Rotary<E>{.x = at.get<E>(to),
                          .cosine = at.get<A>("cosine"),

@@ -62,7 +62,7 @@ KernelCase value_residual_forward(const Mix& s) {
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
-        std::copy(at.get<E>("v"), at.get<E>("v") + n, at.get<E>("y"));
+        copy_within(context.device, at.get<E>("y"), at.get<E>("v"), n);
         launch(context, s.rows,
                ValueResidualForward<E>{.v = at.get<E>("y"),
                                        .v_first = at.get<E>("v_first"),
@@ -94,7 +94,7 @@ KernelCase value_residual_backward(const Mix& s, bool accumulate) {
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
-        std::copy(at.get<E>("dy"), at.get<E>("dy") + n, at.get<E>("dv"));
+        copy_within(context.device, at.get<E>("dv"), at.get<E>("dy"), n);
         launch(context, s.rows,
                ValueResidualBackward<E>{.dv = at.get<E>("dv"),
                                         .dv_first = at.get<E>("dv_first"),

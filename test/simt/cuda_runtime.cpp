@@ -1,18 +1,12 @@
 // The host's side of the stand-in for the CUDA runtime.
 #include "cuda_runtime.h"
 
-#include <cstdlib>
-
 const char* cudaGetErrorString(cudaError_t error) {
     switch (error) {
         case cudaSuccess:
             return "no error";
         case cudaErrorInvalidValue:
             return "invalid argument";
-        case cudaErrorMemoryAllocation:
-            return "out of memory";
-        case cudaErrorNoDevice:
-            return "no CUDA-capable device is detected";
     }
     return "unknown error";
 }
@@ -20,19 +14,6 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() {
     return cudaSuccess;
 }
-cudaError_t cudaGetDeviceCount(int* count) {
-    *count = 1;
-    return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-    *properties = {.name = "emulated",
-                   .major = 9,
-                   .minor = 0,
-                   .multiProcessorCount = 4,
-                   .totalGlobalMem = size_t(16) << 30};
-    return cudaSuccess;
-}
-
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
     *memory = simt::allocate(bytes);
     return cudaSuccess;
@@ -41,21 +22,8 @@ cudaError_t cudaFree(void* memory) {
     simt::synchronize();
     return !memory || simt::release(memory) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMallocHost(void** memory, size_t bytes) {
-    *memory = std::malloc(bytes);
-    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFreeHost(void* memory) {
-    simt::synchronize();
-    std::free(memory);
-    return cudaSuccess;
-}
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
     *stream = nullptr;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t) {
-    simt::synchronize();
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {

@@ -21,8 +21,7 @@ using dim3 = simt::Index3;
 #define blockDim (simt::current.block_size)
 #define gridDim (simt::current.grid_size)
 
-// ------------------------------------------------------------------------------------------------ device
-// code
+// ----------------------------------------------------------------------------------------------- device code
 inline void __syncthreads(simt::Place place = simt::Place::current()) {
     simt::block_barrier(place);
 }
@@ -33,61 +32,17 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, simt::Place place = simt::Place::current()) {
     return simt::exchange(mask, value, (int(threadIdx.x) & 31) ^ lanes, place);
 }
-template <class T>
-T __shfl_sync(unsigned mask, T value, int lane, simt::Place place = simt::Place::current()) {
-    return simt::exchange(mask, value, lane, place);
-}
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned lanes, simt::Place place = simt::Place::current()) {
-    const int own = int(threadIdx.x) & 31, from = own + int(lanes);
-    return simt::exchange(mask, value, from > 31 ? own : from, place);
-}
-inline unsigned __ballot_sync(unsigned mask, bool value, simt::Place place = simt::Place::current()) {
-    return simt::vote(mask, value, place);
-}
-template <class T>
-T atomicAdd(T* at, T value) {
-    const T before = *at;
-    *at = T(before + value);
-    return before;
-}
-template <class T>
-T atomicMin(T* at, T value) {
-    const T before = *at;
-    if (value < before) *at = value;
-    return before;
-}
 
-// -------------------------------------------------------------------------------------------------- host
-// code
-enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorNoDevice = 100
-};
+// ------------------------------------------------------------------------------------------------- host code
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 using cudaStream_t = struct SimtStream*;
-struct cudaDeviceProp {
-    char name[256];
-    int major, minor, multiProcessorCount;
-    size_t totalGlobalMem;
-};
 
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
-cudaError_t cudaGetDeviceCount(int* count);
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
-template <class T>
-cudaError_t cudaMalloc(T** memory, size_t bytes) {
-    return cudaMalloc(reinterpret_cast<void**>(memory), bytes);
-}
 cudaError_t cudaFree(void* memory);
-cudaError_t cudaMallocHost(void** memory, size_t bytes);
-cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
-cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
@@ -99,7 +54,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
                              size_t /*shared*/, cudaStream_t) {
     const std::string name = simt::readable(typeid(void (*)(Parameters...)));
     const auto copied = [&]<size_t... I>(std::index_sequence<I...>) {
-        (simt::check_argument(name, arguments[I], sizeof(Parameters)), ...);
+        (simt::check_argument(name, *static_cast<Parameters*>(arguments[I])), ...);
         return std::make_shared<std::tuple<Parameters...>>(*static_cast<Parameters*>(arguments[I])...);
     }
     (std::index_sequence_for<Parameters...>{});

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 
 namespace simt {
 
@@ -353,7 +352,6 @@ DeviceMemory& device_memory() {
 }
 
 std::vector<std::function<void()>> queue;
-std::optional<std::vector<std::function<void()>>> capture;
 
 /// An access that the machine forbids becomes a fault of the launch, or of the host.
 void on_segv(int, siginfo_t* info, void*) {
@@ -383,9 +381,6 @@ void on_segv(int, siginfo_t* info, void*) {
 
 }  // namespace
 
-bool in_kernel() {
-    return running != nullptr;
-}
 void fault(const std::string& what, Place place) {
     running->fail(what, place);
 }
@@ -406,23 +401,6 @@ void warp_barrier(unsigned mask, Place place) {
 void meet(unsigned mask, Collective kind, void* mine, const std::function<void(void* (&)[32])>& act,
           Place place) {
     running->meet(mask, kind, mine, act, place);
-}
-unsigned vote(unsigned mask, bool value, Place place) {
-    struct Mine {
-        bool value;
-        unsigned all;
-    } mine{value, 0};
-    meet(
-        mask, Collective::Vote, &mine,
-        [](void*(&lanes)[32]) {
-            unsigned all = 0;
-            for (int l = 0; l < 32; ++l)
-                if (lanes[l] && static_cast<Mine*>(lanes[l])->value) all |= 1u << l;
-            for (void* lane : lanes)
-                if (lane) static_cast<Mine*>(lane)->all = all;
-        },
-        place);
-    return mine.all;
 }
 void on_read(Touch& touch, const char* name, int64_t index, Place place) {
     running->read(touch, name, index, place);
@@ -456,25 +434,13 @@ OpenMemory::~OpenMemory() {
 }
 
 void enqueue(std::function<void()> work) {
-    (capture ? *capture : queue).push_back(std::move(work));
+    queue.push_back(std::move(work));
 }
 void synchronize() {
     const std::vector<std::function<void()>> work = std::exchange(queue, {});
     const OpenMemory open;
     for (const auto& item : work) item();
 }
-void begin_capture() {
-    capture.emplace();
-}
-std::vector<std::function<void()>> end_capture() {
-    std::vector<std::function<void()>> work = std::move(*capture);
-    capture.reset();
-    return work;
-}
-bool capturing() {
-    return capture.has_value();
-}
-
 std::string readable(const std::type_info& type) {
     int status = 0;
     const std::unique_ptr<char, decltype(&std::free)> name(
@@ -482,23 +448,19 @@ std::string readable(const std::type_info& type) {
     return status == 0 ? name.get() : type.name();
 }
 
-void check_argument(const std::string& kernel, const void* argument, size_t bytes) {
+void check_bytes(const std::string& kernel, const void* argument, size_t bytes) {
     // Addresses of the host's heap, stack and program start with these; sizes and numbers do not.
     constexpr uint64_t lowest = 0x5000'0000'0000, highest = 0x8000'0000'0000;
     for (size_t i = 0; i + 8 <= bytes; i += 8) {
         uint64_t word;
         std::memcpy(&word, static_cast<const char*>(argument) + i, 8);
-        // What is in the padding between two fields may look like one.
+        // Two small numbers side by side may look like one.
         unsigned char resident;
         if (word >= lowest && word < highest &&
             mincore(reinterpret_cast<void*>(word & ~uint64_t(4095)), 1, &resident) == 0)
             throw Fault(kernel + ": byte " + std::to_string(i) +
                         " of an argument begins the address of host memory; expected device memory");
     }
-}
-
-int64_t launches() {
-    return launch_count;
 }
 
 void run(const Launch& launch) {

@@ -36,8 +36,6 @@ struct Builtins {
 };
 extern Builtins current;
 
-/// Whether kernel code is running.
-bool in_kernel();
 /// Stops a launch whose thread accesses `p` with another alignment than the access needs.
 void check_aligned(const void* p, size_t alignment, Place place = Place::current());
 /// Stops the launch: `what` happened at `place`, in the running thread.
@@ -50,7 +48,7 @@ void set_seed(uint64_t seed);
 void block_barrier(Place place);
 void warp_barrier(unsigned mask, Place place);
 
-enum class Collective { Barrier, Exchange, Vote, Matrix };
+enum class Collective { Barrier, Exchange };
 /// Waits until all lanes of `mask` have come to the same kind of operation. The last one calls `act` for all,
 /// with what each lane brought, by lane; null where a lane takes no part.
 void meet(unsigned mask, Collective kind, void* mine, const std::function<void(void* (&)[32])>& act,
@@ -80,9 +78,6 @@ T exchange(unsigned mask, T value, int source, Place place) {
     if (stranger) fault("a shuffle reads from a lane that takes no part in it", place);
     return mine.result;
 }
-
-/// A bit for each lane of `mask`: whether its `value` is set.
-unsigned vote(unsigned mask, bool value, Place place);
 
 // --------------------------------------------------------------------------------------------- shared memory
 /// What is known of one element of shared memory: who wrote it, and who has read it since; and how many
@@ -145,22 +140,16 @@ class SharedArray {
     Place place_;
 };
 
-// ----------------------------------------------------------------------------------------- memory and
-// streams
+// ---------------------------------------------------------------------------------------- memory, stream
 void* allocate(size_t bytes);
 /// False where `p` was not allocated.
 bool release(void* p);
-/// Whether `p` lies in device memory; in memory that is allocated there.
+/// Whether `p` is an address of the device's.
 bool is_device(const void* p);
 
 /// Appends work to the stream; what it throws comes out of `synchronize`.
 void enqueue(std::function<void()> work);
 void synchronize();
-/// While capturing, work is put aside.
-void begin_capture();
-std::vector<std::function<void()>> end_capture();
-bool capturing();
-
 /// Opens device memory to whoever holds one.
 class OpenMemory {
   public:
@@ -176,11 +165,13 @@ struct Launch {
     std::function<void()> body;  // what every thread does
 };
 void run(const Launch& launch);
+void check_bytes(const std::string& kernel, const void* argument, size_t bytes);
 /// Stops with a fault where an argument of a kernel holds the address of host memory.
-void check_argument(const std::string& kernel, const void* argument, size_t bytes);
+template <class T>
+void check_argument(const std::string& kernel, T argument) {
+    __builtin_clear_padding(&argument);  // anything may lie there
+    check_bytes(kernel, &argument, sizeof argument);
+}
 std::string readable(const std::type_info& type);
-
-/// Launches so far, by kernel.
-int64_t launches();
 
 }  // namespace simt

@@ -65,6 +65,7 @@ NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -diag-suppres
 
 ifeq ($(CUDA),1)
 LINK       = $(NVCC) -Xcompiler '$(HOST)'
+LDLIBS    += -lcublasLt
 COMPILE_CU = $(NVCC) $(NVCCFLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
 else
 LINK       = $(CXX) $(HOST)
@@ -122,9 +123,10 @@ $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 # that finds wrong is thrown from where it happens, a forbidden access to memory too. Other objects are shared.
 SIMT       := $(OBJ)/simt
 SIMT_FLAGS  = $(subst -O3,-O1,$(CXXFLAGS)) -fnon-call-exceptions -Itest/simt -DWOBBLE_SIMT
-SIMT_CU    := $(wildcard kernels/*.cu test/cases_*.cu test/simt/*.cu)
+SIMT_CU    := $(filter-out model/gpt_float64.cu,$(wildcard kernels/*.cu model/*.cu optim/*.cu run/*.cu test/cases_*.cu test/simt/*.cu))
 SIMT_CPP   := $(wildcard test/simt/*.cpp)
-SHARED_CPP := $(filter probes/%.cpp,$(LIB_SRC)) $(addprefix test/,kernel_cases.cpp kernels.cpp buffers.cpp reference.cpp)
+SHARED_CPP := $(filter-out bench/% run/command_line.cpp,$(filter %.cpp,$(LIB_SRC))) \
+              $(addprefix test/,kernel_cases.cpp kernels.cpp kernel_probes.cpp tallies.cpp buffers.cpp reference.cpp)
 $(SIMT)/tests: $(patsubst %,$(SIMT)/%.o,$(SIMT_CU) $(SIMT_CPP)) $(call object,$(SHARED_CPP))
 	@echo "link    $@"
 	@$(CXX) $(HOST) $^ -lgtest -lgtest_main -lboost_context $(LDLIBS) -o $@
@@ -198,9 +200,8 @@ test: test-packages
 	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
 	echo "$$((total - failed)) passed, $$failed failed"; exit $$status
 
-# The row kernels on CUDA, by warps and by blocks, on the software machine. Products and attention in blocks have no
-# CUDA text yet, and float64 (finite differences) is the CPU's alone.
-SIMT_FILTER := SoftwareMachine.*:Table/Kernels.*:-*/product_*:*/linear_*:*/attention_*_blocks_*
+# The kernels on CUDA, by warps and by blocks, on the software machine. float64 (finite differences) is the CPU's alone.
+SIMT_FILTER := *SoftwareMachine*:Table/*
 test-simt: simt-packages
 	@$(MAKE) -j$(JOBS) $(SIMT)/tests
 	@run() { WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM=$$1 $(SIMT)/tests --gtest_brief=1 --gtest_filter='$(SIMT_FILTER)'; }; \

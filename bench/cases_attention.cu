@@ -68,7 +68,7 @@ void add(std::vector<KernelCase>& table) {
                                     .shape = training};
     }));
     const int64_t rows = single.rows();
-    table.push_back(over_rows("", describe(single), cost(single, 3), rows, [=](Operands& operands) {
+    table.push_back(over_rows("queries", describe(single), cost(single, 3), rows, [=](Operands& operands) {
         const AttentionForward<E> before = after_forward<E>(operands, single);
         return AttentionBackwardQuery<E>{.qkv = before.qkv,
                                          .out = before.out,
@@ -78,7 +78,7 @@ void add(std::vector<KernelCase>& table) {
                                          .dqkv = operands.room<E>(T * 3 * C),
                                          .shape = single};
     }));
-    table.push_back(over_rows("", describe(single), cost(single, 4), rows, [=](Operands& operands) {
+    table.push_back(over_rows("keys", describe(single), cost(single, 4), rows, [=](Operands& operands) {
         const AttentionForward<E> before = after_forward<E>(operands, single);
         return AttentionBackwardKey<E>{.qkv = before.qkv,
                                        .dout = dout<E>(operands, single),

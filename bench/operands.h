@@ -54,7 +54,7 @@ class Operands {
     template <class T>
     T* room(int64_t n) {
         T* values = nullptr;
-        blocks_.emplace_back().plan([&](Memory& memory) { values = memory.take<T>(n); });
+        blocks_.emplace_back().plan(Device::Cpu, [&](Memory& memory) { values = memory.take<T>(n); });
         return values;
     }
     /// For what a kernel adds to, so that it would grow without bound: zero again after each `reset`.

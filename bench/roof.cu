@@ -83,7 +83,7 @@ double copy_bandwidth(int threads) {
     const int64_t n = copy_working_set() / 2 / int64_t(sizeof(float));
     float *from = nullptr, *to = nullptr;
     Memory memory;
-    memory.plan([&](Memory& m) { from = m.take<float>(n), to = m.take<float>(n); });
+    memory.plan(Device::Cpu, [&](Memory& m) { from = m.take<float>(n), to = m.take<float>(n); });
     const auto by_parts = [&](auto copy) {
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int part = 0; part < threads; ++part) {

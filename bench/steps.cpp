@@ -68,8 +68,7 @@ class Steps {
           optimizer_(model_->table(), {}),
           context_(threads),
           data_(Dataset::open(source(step_model), {.context = int(step_model.config.context)})) {
-        initialise(model_->table(), 1, model_->weights());
-        model_->weights_changed(context_);
+        draw_weights(context_, *model_, 1);
         for (const char* tier : tiers) {
             Options& options = options_.emplace_back();
             options.batch = step_model.batch, options.model.context = step_model.config.context;
@@ -86,7 +85,7 @@ class Steps {
         observer.begin(context_, done_);
         model_->forward(context_, batch.inputs.data(), batch.targets.data(), batch_size,
                         options_[tier].model.context, 1 / double(batch.valid_targets));
-        observer.after_forward(0, batch, model_->losses());
+        observer.after_forward(0, model_->losses());
         model_->backward(context_);
         observer.after_backward(context_, 0, model_->gradients());
         model_->weight_identities(context_);
@@ -140,8 +139,7 @@ std::vector<GenerationTimings> time_generation(const ModelConfig& config, int th
     for (const wobble::Precision precision : {wobble::Precision::Float32, wobble::Precision::Bfloat16}) {
         models.push_back(make_model(config, precision, 1, false));
         Model<float>* model = models.back().get();
-        initialise(model->table(), 1, model->weights());
-        model->weights_changed(context);
+        draw_weights(context, *model, 1);
         variants.push_back([&context, model, position = int64_t(0)]() mutable {
             model->append(context, int32_t(position % model->config().vocab), position);
             position = (position + 1) % model->config().context;

@@ -239,7 +239,7 @@ struct GatedForward {
     int64_t F;
 
     int64_t row_elements() const { return 2 * F; }
-    int64_t observed_columns() const { return F; }
+    ObservedMatrix<T> observed() const { return {y, F}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -268,7 +268,7 @@ struct GatedBackward {
     int64_t F;
 
     int64_t row_elements() const { return 4 * F; }
-    int64_t observed_columns() const { return 2 * F; }
+    ObservedMatrix<T> observed() const { return {dx, 2 * F}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {

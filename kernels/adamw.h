@@ -133,4 +133,72 @@ struct AdamW {
     };
 };
 
+/// What a step's updates have in common, worked out where the gradient's norm is known: on the device.
+template <class A>
+struct UpdateScalars {
+    double lr;            // before a tensor's own factor
+    double bias1, bias2;  // 1 / (1 - β1^t), 1 / (1 - β2^t)
+    double grad_norm;     // before clipping
+    double clip;          // factor on the gradient
+    double per_unit;      // of AdamW
+    int32_t nonfinite;    // the first tensor whose gradient is not finite; -1: all are
+    int32_t applies;      // whether weights are changed
+};
+
+/// The update of one tensor, with the step's scalars read from memory.
+template <class T>
+struct AdamWAtStep : AdamW<T> {
+    using A = Accumulator<T>;
+    const UpdateScalars<A>* now;
+    double lr_factor;
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t row, Probe& probe) const {
+        if (!now->applies) return;
+        AdamW<T> update = *this;
+        update.clip = A(now->clip), update.lr = A(now->lr * lr_factor);
+        update.bias1 = A(now->bias1), update.bias2 = A(now->bias2), update.per_unit = A(now->per_unit);
+        update(team, row, probe);
+    }
+};
+
+/// The power of two that brings x near 1, held where it and its square are ordinary float32 numbers.
+HD double unit_for(double x) {
+    if (!(x > 0) || !(x - x == 0)) return 1;
+    const int exponent = std::ilogb(x);
+    return std::ldexp(1.0, exponent < -120 ? 120 : exponent > 120 ? -120 : -exponent);
+}
+
+/// From the squared norms of the tensors' gradients to the step's scalars. One team.
+template <class A>
+struct PrepareUpdate {
+    using Element = A;
+    static constexpr const char* name = "prepare_update";
+
+    const double* squares;  // [tensors]
+    const double* loss;     // where it is not finite nothing is applied either; may be null
+    UpdateScalars<A>* now;  // lr, bias1 and bias2 are there already
+    int64_t tensors, parameters;
+    double most;  // largest gradient norm, 0 for any
+    bool always;  // also what is not finite is applied
+
+    int64_t row_elements() const { return tensors; }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t, Probe&) const {
+        if (!team.leads()) return;
+        double sum = 0;
+        int32_t nonfinite = -1;
+        for (int64_t t = 0; t < tensors; ++t) {
+            if (nonfinite < 0 && !(squares[t] - squares[t] == 0)) nonfinite = int32_t(t);
+            sum += squares[t];
+        }
+        const double norm = std::sqrt(sum);
+        now->grad_norm = norm, now->nonfinite = nonfinite;
+        now->clip = most > 0 && norm > most ? most / norm : 1;
+        now->per_unit = unit_for(norm * now->clip / std::sqrt(double(parameters)));
+        now->applies = always || (nonfinite < 0 && (!loss || *loss - *loss == 0));
+    }
+};
+
 }  // namespace wobble

@@ -152,31 +152,41 @@ struct AttentionForward {
         const A scale = options.factor<A>(D), cap = A(options.softcap);
         const int64_t key_head = shape.key_head(row.h), first = options.first_key(row.t);
         const T* q = qkv + shape.qkv(row.b, row.t, row.h, 0);
-        T* o = out + row.out;
 
         // Online softmax (Milakov & Gimelshein 2018): what was summed under an older maximum is scaled down.
+        // Heads that are longer than a strip go over the keys once for each.
         A maximum = -INFINITY, sum = 0;
         OnlineQuery<A> query;
-        for (int64_t j = first; j <= row.t; ++j) {
-            const A s = capped(dot(team, q, qkv + shape.qkv(row.b, j, key_head, 1), D) * scale, cap);
-            if constexpr (Probe::looks) query.take(s, maximum, sum);
-            const A new_maximum = larger(maximum, s);
-            const A shrink = exponential(maximum - new_maximum), p = exponential(s - new_maximum);
-            maximum = new_maximum;
-            sum = j == first ? p : sum * shrink + p;
-            const T* v = qkv + shape.qkv(row.b, j, key_head, 2);
-            team.each(D, [&](auto at) {
-                const auto term = load(v, at) * p;
-                store(o, at, j == first ? term : load(o, at) * shrink + term);
+        const int64_t out_row = row.out / shape.channels(), column = row.h * D;
+        using Strip = Held<Team, A>;
+        Strip held;
+        for (int64_t from = 0; from < D; from += Strip::size) {
+            const int64_t length = Strip::size < D - from ? Strip::size : D - from;
+            maximum = -INFINITY, sum = 0;
+            for (int64_t j = first; j <= row.t; ++j) {
+                const A s = capped(dot(team, q, qkv + shape.qkv(row.b, j, key_head, 1), D) * scale, cap);
+                if constexpr (Probe::looks) {
+                    if (from == 0) query.take(s, maximum, sum);
+                }
+                const A new_maximum = larger(maximum, s);
+                const A shrink = exponential(maximum - new_maximum), p = exponential(s - new_maximum);
+                maximum = new_maximum;
+                sum = j == first ? p : sum * shrink + p;
+                const T* v = qkv + shape.qkv(row.b, j, key_head, 2) + from;
+                held.each(team, length, D, [&](auto at, auto& o) INLINED {
+                    const auto term = load(v, at) * p;
+                    o = j == first ? term : o * shrink + term;
+                });
+            }
+            const A inverse = with_sink(maximum, sum, row.h).inverse;
+            held.each(team, length, D, [&](auto at, auto& o) INLINED {
+                const auto value = o * inverse;
+                store(out + row.out + from, at,
+                      probe.writes(Output, out_row, at_column(column + from, at), value));
             });
         }
-        const int64_t out_row = row.out / shape.channels(), column = row.h * D;
+        probe.wrote(Output, out_row, column, out + row.out, D);
         const auto total = with_sink(maximum, sum, row.h);
-        team.each(D, [&](auto at) {
-            const auto value = load(o, at) * total.inverse;
-            store(o, at, probe.writes(Output, out_row, at_column(column, at), value));
-        });
-        probe.wrote(Output, out_row, column, o, D);
         if (team.leads()) {
             lse[row.statistic] = total.lse;
             if constexpr (Probe::looks) probe.query(row.h, query.statistics(maximum, sum, first == 0));
@@ -194,9 +204,13 @@ struct AttentionForward {
         return {shrink / total, top + std::log(total)};
     }
 
-    int64_t observed_rows() const { return shape.batch * shape.queries; }
-    int64_t observed_columns() const { return shape.channels(); }
+    ObservedMatrix<T> observed() const { return {out, shape.channels(), shape.batch * shape.queries}; }
+    int64_t observed_heads() const { return shape.heads; }
 
+    template <class Run>
+    void on_cuda(const Context&, bool, Run&& run) const {
+        run(shape.rows(), *this);
+    }
     // The CPU's own text, in attention_blocks.h.
     int64_t parts() const;
     template <class Watch>
@@ -208,7 +222,7 @@ template <class T>
 struct AttentionBackwardQuery {
     using Element = T;
     using A = Accumulator<T>;
-    static constexpr const char* name = "attention_backward_query";
+    static constexpr const char* name = "attention_backward";
     static constexpr bool suits_warps = true;  // the D channels of a head
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
@@ -228,6 +242,9 @@ struct AttentionBackwardQuery {
     T* dsinks = nullptr;       // [B, T, H], where there are sinks: each query's share, for `ColumnSum`
 
     int64_t row_elements() const { return shape.sequence * shape.head_size; }
+    ObservedMatrix<T> observed() const {
+        return {dqkv, shape.qkv_channels(), shape.batch * shape.sequence, 0, shape.channels()};
+    }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t index, Probe& probe) const {
@@ -239,19 +256,33 @@ struct AttentionBackwardQuery {
         T* dq = dqkv + shape.qkv(row.b, row.t, row.h, 0);
         const A d = dot(team, dout + row.out, out + row.out, D);
         [[maybe_unused]] double residual = 0, size = 0;
-        for (int64_t j = first; j <= row.t; ++j) {
-            const T* k = qkv + shape.qkv(row.b, j, key_head, 1);
-            const A s = capped(dot(team, q, k, D) * scale, cap);
-            const A p = exponential(s - lse[row.statistic]);
-            const A dp = dot(team, dout + row.out, qkv + shape.qkv(row.b, j, key_head, 2), D);
-            A ds = p * (dp - d) * scale;
-            if (cap > 0) ds *= slope_of_capped(s, cap);
-            add_scaled(team, dq, k, ds, D, j == first);
-            if constexpr (Probe::looks) {
-                residual += double(p * (dp - d) * scale);
-                size += double(p * (std::fabs(dp) + std::fabs(d)) * scale);
+        const int64_t out_row = row.b * shape.sequence + row.t, column = shape.column(row.h, 0);
+        using Strip = Held<Team, A>;
+        Strip held;
+        for (int64_t from = 0; from < D; from += Strip::size) {
+            const int64_t length = Strip::size < D - from ? Strip::size : D - from;
+            for (int64_t j = first; j <= row.t; ++j) {
+                const T* k = qkv + shape.qkv(row.b, j, key_head, 1);
+                const A s = capped(dot(team, q, k, D) * scale, cap);
+                const A p = exponential(s - lse[row.statistic]);
+                const A dp = dot(team, dout + row.out, qkv + shape.qkv(row.b, j, key_head, 2), D);
+                A ds = p * (dp - d) * scale;
+                if (cap > 0) ds *= slope_of_capped(s, cap);
+                held.each(team, length, D, [&](auto at, auto& sum) INLINED {
+                    const auto term = load(k + from, at) * ds;
+                    sum = j == first ? term : sum + term;
+                });
+                if constexpr (Probe::looks) {
+                    if (from > 0) continue;
+                    residual += double(p * (dp - d) * scale);
+                    size += double(p * (std::fabs(dp) + std::fabs(d)) * scale);
+                }
             }
+            held.each(team, length, D, [&](auto at, auto& sum) INLINED {
+                store(dq + from, at, probe.writes(Output, out_row, at_column(column + from, at), sum));
+            });
         }
+        probe.wrote(Output, out_row, column, dq, D);
         if (sinks) {
             const A ds = exponential(A(sinks[row.h]) - lse[row.statistic]) * -d;
             if (team.leads()) dsinks[row.out / D] = T(ds);
@@ -261,8 +292,6 @@ struct AttentionBackwardQuery {
             }
         }
         if constexpr (Probe::looks) {
-            team.each(D, [&](auto at) { store(dq, at, probe.writes(Output, index, at, load(dq, at))); });
-            probe.wrote(Output, index, 0, dq, D);
             if (probe.full() && team.leads()) probe.residual(SumOfDs, row.statistic, residual, size);
         }
         if (team.leads()) delta[row.statistic] = d;
@@ -275,10 +304,10 @@ template <class T>
 struct AttentionBackwardKey {
     using Element = T;
     using A = Accumulator<T>;
-    static constexpr const char* name = "attention_backward_key";
+    static constexpr const char* name = "attention_backward";
     static constexpr bool suits_warps = true;  // the D channels of a head
-    enum Channel { Key, Value };
-    static constexpr const char* channels[] = {"key", "value"};
+    enum Channel { Output };
+    static constexpr const char* channels[] = {"output"};
 
     const T* qkv;    // [B, T, (H + 2K) D]
     const T* dout;   // [B, T, C]
@@ -289,6 +318,10 @@ struct AttentionBackwardKey {
     AttentionOptions options = {};
 
     int64_t row_elements() const { return shape.group() * shape.sequence * shape.head_size; }
+    ObservedMatrix<T> observed() const {
+        return {dqkv, shape.qkv_channels(), shape.batch * shape.sequence, shape.channels(),
+                shape.qkv_channels() - shape.channels()};
+    }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t index, Probe& probe) const {
@@ -300,28 +333,42 @@ struct AttentionBackwardKey {
         const T* v = qkv + shape.qkv(row.b, row.t, row.h, 2);
         T* dk = dqkv + shape.qkv(row.b, row.t, row.h, 1);
         T* dv = dqkv + shape.qkv(row.b, row.t, row.h, 2);
-        for (int64_t h = first_head; h < first_head + group; ++h) {
-            for (int64_t i = row.t; i < end; ++i) {
-                const T* q = qkv + shape.qkv(row.b, i, h, 0);
-                const T* grad = dout + (row.b * shape.sequence + i) * shape.channels() + h * D;
-                const int64_t statistic = (row.b * shape.heads + h) * shape.sequence + i;
-                const bool first = h == first_head && i == row.t;
-                const A s = capped(dot(team, q, k, D) * scale, cap);
-                const A p = exponential(s - lse[statistic]);
-                A ds = p * (dot(team, grad, v, D) - delta[statistic]) * scale;
-                if (cap > 0) ds *= slope_of_capped(s, cap);
-                add_scaled(team, dk, q, ds, D, first);
-                add_scaled(team, dv, grad, p, D, first);
+        const int64_t out_row = row.b * shape.sequence + row.t;
+        const int64_t key_column = shape.column(row.h, 1), value_column = shape.column(row.h, 2);
+        using Strip = Held<Team, A>;
+        Strip held_k, held_v;
+        for (int64_t from = 0; from < D; from += Strip::size) {
+            const int64_t length = Strip::size < D - from ? Strip::size : D - from;
+            for (int64_t h = first_head; h < first_head + group; ++h) {
+                for (int64_t i = row.t; i < end; ++i) {
+                    const T* q = qkv + shape.qkv(row.b, i, h, 0);
+                    const T* grad = dout + (row.b * shape.sequence + i) * shape.channels() + h * D;
+                    const int64_t statistic = (row.b * shape.heads + h) * shape.sequence + i;
+                    const bool first = h == first_head && i == row.t;
+                    const A s = capped(dot(team, q, k, D) * scale, cap);
+                    const A p = exponential(s - lse[statistic]);
+                    A ds = p * (dot(team, grad, v, D) - delta[statistic]) * scale;
+                    if (cap > 0) ds *= slope_of_capped(s, cap);
+                    const auto add = [&](Strip& held, const T* x, A factor) INLINED {
+                        held.each(team, length, D, [&](auto at, auto& sum) INLINED {
+                            const auto term = load(x + from, at) * factor;
+                            sum = first ? term : sum + term;
+                        });
+                    };
+                    add(held_k, q, ds);
+                    add(held_v, grad, p);
+                }
             }
+            const auto write = [&](Strip& held, T* to, int64_t column) INLINED {
+                held.each(team, length, D, [&](auto at, auto& sum) INLINED {
+                    store(to + from, at, probe.writes(Output, out_row, at_column(column + from, at), sum));
+                });
+            };
+            write(held_k, dk, key_column);
+            write(held_v, dv, value_column);
         }
-        if constexpr (Probe::looks) {
-            team.each(D, [&](auto at) {
-                store(dk, at, probe.writes(Key, index, at, load(dk, at)));
-                store(dv, at, probe.writes(Value, index, at, load(dv, at)));
-            });
-            probe.wrote(Key, index, 0, dk, D);
-            probe.wrote(Value, index, 0, dv, D);
-        }
+        probe.wrote(Output, out_row, key_column, dk, D);
+        probe.wrote(Output, out_row, value_column, dv, D);
     }
 };
 

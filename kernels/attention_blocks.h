@@ -142,19 +142,41 @@ struct AttentionBackward {
     /// Σ_j ds_ij = 0, a sink's own share counted and the slopes of a cap not; rows are [B, H, T].
     static constexpr const char* identities[1] = {"sum dS"};
 
-    const T* qkv;   // [B, T, (H + 2K) D]
-    const T* out;   // [B, T, C]
-    const T* dout;  // [B, T, C]
-    const A* lse;   // [B, H, T]
-    T* dqkv;        // [B, T, (H + 2K) D]
+    const T* qkv;        // [B, T, (H + 2K) D]
+    const T* out;        // [B, T, C]
+    const T* dout;       // [B, T, C]
+    const A* lse;        // [B, H, T]
+    T* dqkv;             // [B, T, (H + 2K) D]
+    A* delta = nullptr;  // [B, H, T], written and read on CUDA alone
     AttentionShape shape;
     AttentionOptions options = {};
     const T* sinks = nullptr;  // [H], or null
     T* dsinks = nullptr;       // [B, T, H], where there are sinks: each query's share, for `ColumnSum`
 
+    /// On CUDA by rows, the queries' gradients and then the keys'.
+    template <class Run>
+    void on_cuda(const Context&, bool, Run&& run) const {
+        run(shape.rows(), AttentionBackwardQuery<T>{.qkv = qkv,
+                                                    .out = out,
+                                                    .dout = dout,
+                                                    .lse = lse,
+                                                    .delta = delta,
+                                                    .dqkv = dqkv,
+                                                    .shape = shape,
+                                                    .options = options,
+                                                    .sinks = sinks,
+                                                    .dsinks = dsinks});
+        run(shape.key_rows(), AttentionBackwardKey<T>{.qkv = qkv,
+                                                      .dout = dout,
+                                                      .lse = lse,
+                                                      .delta = delta,
+                                                      .dqkv = dqkv,
+                                                      .shape = shape,
+                                                      .options = options});
+    }
+
     int64_t parts() const { return shape.batch * shape.key_heads(); }
-    int64_t observed_rows() const { return shape.batch * shape.sequence; }
-    int64_t observed_columns() const { return shape.qkv_channels(); }
+    ObservedMatrix<T> observed() const { return {dqkv, shape.qkv_channels(), shape.batch * shape.sequence}; }
 
     template <class Watch>
     void operator()(Context& context, Watch& watch) const {
@@ -254,14 +276,14 @@ struct AttentionBackward {
                 A *pr = scores + r * blocks.score_stride, *dr = dps + r * blocks.score_stride;
                 S *p_row = w.p + r * blocks.operand_stride, *ds_row = w.ds + r * blocks.operand_stride;
                 const A log_sum = lse[(b * shape.heads + h) * sequence + i0 + r];
-                const A delta = dot(Lane{}, grad + r * C, o + r * C, D);
-                const A sink = sinks ? exponential(A(sinks[h]) - log_sum) * -delta : A(0);
+                const A shift = dot(Lane{}, grad + r * C, o + r * C, D);  // δ
+                const A sink = sinks ? exponential(A(sinks[h]) - log_sum) * -shift : A(0);
                 if (sinks) dsinks[(b * sequence + i0 + r) * shape.heads + h] = T(sink);
                 const auto packs = blocks.mask(pr, first_key, first_key + visible, cap);
                 if constexpr (Probe::looks) {
                     if (probe.full()) {
                         const auto [sum, size] =
-                            sum_of_ds(pr + first_key, dr + first_key, visible, log_sum, delta, scale);
+                            sum_of_ds(pr + first_key, dr + first_key, visible, log_sum, shift, scale);
                         const double own = double(sink * scale);
                         probe.residual(SumOfDs, (b * shape.heads + h) * sequence + i0 + r, sum + own,
                                        size + std::fabs(own));
@@ -270,7 +292,7 @@ struct AttentionBackward {
                 Lane{}.each(packs.size, [&](auto at) INLINED {
                     const auto s = load(pr + packs.first, at);
                     const auto probability = exponential(s - log_sum);
-                    const auto gradient = probability * (load(dr + packs.first, at) - delta) * scale;
+                    const auto gradient = probability * (load(dr + packs.first, at) - shift) * scale;
                     // Never ahead of what is still to be read.
                     store(p_row + packs.first, at, probability);
                     store(ds_row + packs.first, at, cap > 0 ? gradient * slope_of_capped(s, cap) : gradient);
@@ -299,14 +321,15 @@ struct AttentionBackward {
         }
     }
 
-    /// Σ_j ds_ij from the scores and dp of a row, and Σ_j of the magnitudes that cancel in it.
+    /// Σ_j ds_ij from the scores and dp of a row (`shift`: its δ), and Σ_j of the magnitudes that cancel in
+    /// it.
     static std::pair<double, double> sum_of_ds(const A* scores, const A* dps, int64_t keys, A log_sum,
-                                               A delta, A scale) {
+                                               A shift, A scale) {
         Sum<Lane, A> sum, size;
         Lane{}.each(keys, [&](auto at) INLINED {
             const auto probability = exponential(load(scores, at) - log_sum), dp = load(dps, at);
-            sum += probability * (dp - delta) * scale;
-            size += probability * (magnitude(dp) + std::fabs(delta)) * scale;
+            sum += probability * (dp - shift) * scale;
+            size += probability * (magnitude(dp) + std::fabs(shift)) * scale;
         });
         return {double(sum.total()), double(size.total())};
     }

@@ -19,6 +19,9 @@ enum class Device { Cpu, Cuda };
 /// same.
 enum class CudaTeam { ByLength, Warp, Block };
 
+/// What the factors of products of float32 matrices are rounded to on CUDA; sums are float32.
+enum class MatmulPrecision { Float32, Tf32, Bfloat16 };
+
 /// Uninitialised memory, aligned to 64 bytes (a cache line, and the widest SIMD register), that grows on
 /// demand and never shrinks.
 class Scratch {
@@ -53,6 +56,7 @@ struct Context {
 
     Device device = Device::Cpu;
     CudaTeam cuda_team = CudaTeam::ByLength;
+    MatmulPrecision matmul_precision = MatmulPrecision::Float32;
     int threads;
     /// Work that takes less than waking a thread does is left to one: some microseconds' worth of elements,
     /// or, in products, eight times as many multiply-adds. 0 shares out everything.

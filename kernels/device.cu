@@ -13,6 +13,20 @@ void check_cuda(cudaError_t error, const char* what) {
     if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
+const std::string& cuda_absence() {
+    static const std::string absence = []() -> std::string {
+        int devices = 0, driver = 0;
+        const cudaError_t error = cudaGetDeviceCount(&devices);
+        if (error == cudaSuccess && devices > 0) return "";
+        cudaGetLastError();  // it is told of here
+        if (error == cudaSuccess || error == cudaErrorNoDevice) return "this machine shows no NVIDIA GPU";
+        if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+            return "this machine has no NVIDIA driver";
+        return std::string("CUDA says: ") + cudaGetErrorString(error);
+    }();
+    return absence;
+}
+
 cudaStream_t cuda_stream() {
     static const cudaStream_t stream = [] {
         cudaStream_t created = nullptr;
@@ -44,6 +58,28 @@ void cuda_copy_in(void* to, const void* from, size_t bytes) {
     check_cuda(cudaStreamSynchronize(cuda_stream()), "a copy to the GPU");
 }
 
+void cuda_copy_in_later(void* to, const void* from, size_t bytes) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda_stream()), "a copy to the GPU");
+}
+
+void cuda_clear(void* p, size_t bytes) {
+    check_cuda(cudaMemsetAsync(p, 0, bytes, cuda_stream()), "zeros on the GPU");
+}
+
+void cuda_wait() {
+    check_cuda(cudaStreamSynchronize(cuda_stream()), "the GPU");
+}
+
+void* cuda_allocate_pinned(size_t bytes) {
+    void* p = nullptr;
+    check_cuda(cudaMallocHost(&p, bytes), "pinned memory");
+    return p;
+}
+
+void cuda_release_pinned(void* p) {
+    cudaFreeHost(p);
+}
+
 void cuda_copy_out(void* to, const void* from, size_t bytes) {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cuda_stream()),
                "a copy from the GPU");
@@ -58,6 +94,11 @@ void cuda_copy_within(void* to, const void* from, size_t bytes) {
 }  // namespace detail
 
 #else
+
+const std::string& cuda_absence() {
+    static const std::string absence = "this build has no CUDA kernels";
+    return absence;
+}
 
 namespace detail {
 
@@ -74,9 +115,22 @@ void cuda_release(void*) {}
 void cuda_copy_in(void*, const void*, size_t) {
     refuse();
 }
+void cuda_copy_in_later(void*, const void*, size_t) {
+    refuse();
+}
 void cuda_copy_out(void*, const void*, size_t) {
     refuse();
 }
+void cuda_clear(void*, size_t) {
+    refuse();
+}
+void cuda_wait() {
+    refuse();
+}
+void* cuda_allocate_pinned(size_t) {
+    refuse();
+}
+void cuda_release_pinned(void*) {}
 void cuda_copy_within(void*, const void*, size_t) {
     refuse();
 }

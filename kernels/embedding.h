@@ -29,7 +29,7 @@ struct EmbeddingForward {
     Accumulator<T> scale = 1;
 
     int64_t row_elements() const { return C; }
-    int64_t observed_columns() const { return C; }
+    ObservedMatrix<T> observed() const { return {y, C}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -65,6 +65,7 @@ template <class T>
 struct TokenEmbeddingBackward {
     using Element = T;
     using A = Accumulator<T>;
+    using Stored = A;
     static constexpr const char* name = "token_embedding_backward";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
@@ -97,6 +98,7 @@ template <class T>
 struct PositionEmbeddingBackward {
     using Element = T;
     using A = Accumulator<T>;
+    using Stored = A;
     static constexpr const char* name = "position_embedding_backward";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};

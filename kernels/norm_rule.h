@@ -79,7 +79,7 @@ struct NormForward {
     T* y;  // [rows, C]
 
     int64_t row_elements() const { return in.C; }
-    int64_t observed_columns() const { return in.C; }
+    ObservedMatrix<T> observed() const { return {y, in.C}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -115,8 +115,7 @@ struct NormBackward {
     int64_t rows;
 
     int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * in.C; }
-    int64_t observed_rows() const { return rows; }
-    int64_t observed_columns() const { return in.C; }
+    ObservedMatrix<T> observed() const { return {dx, in.C, rows}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t chunk, Probe& probe) const {

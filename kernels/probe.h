@@ -20,7 +20,7 @@ namespace wobble {
 ///   bool full()                                  whether residuals of identities are wanted
 ///   void pair(branch, stride, beside, stride, columns, rows, factor)   what a branch adds to the residual
 ///                                                stream (factor · branch; some thousand values at most), and
-///                                                the stream
+///                                                the stream; all lanes of a team call it alike
 ///   void sum(which, value)                       adds to one of the kernel's `sums`
 ///   void residual(identity, row, value, scale)   one of the kernel's `identities`: what is left of what
 ///   should
@@ -44,12 +44,14 @@ struct NoProbe {
     /// stay there until this part of the work is done.
     template <class T>
     HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
+    /// On CUDA, when a row is done.
+    HD void finish() {}
 };
 
 /// Hands out a probe for each part of a kernel's work: none, for a bare kernel. What probes saw is merged in
 /// the order of the parts.
 struct NoWatch {
-    NoProbe probe(int64_t) { return {}; }
+    HD NoProbe probe(int64_t, int = 0, int = 1) const { return {}; }
 };
 
 /// One query's view of the keys it attends to. Logits are the scaled products that enter the softmax.

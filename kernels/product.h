@@ -77,8 +77,12 @@ struct Product {
         return t.down * t.across;
     }
 
-    int64_t observed_rows() const { return m; }
-    int64_t observed_columns() const { return n; }
+    ObservedMatrix<Out> observed() const { return {c, n, m}; }
+
+    /// CUDA's text, in product_cuda.h. run(rows, kernel) launches a row kernel that belongs to it; `watched`:
+    /// whether one must pass over what was written.
+    template <class Run>
+    void on_cuda(const Context& context, bool watched, Run&& run) const;
 
     template <class Watch>
     void operator()(Context& context, Watch& watch) const {

@@ -11,6 +11,7 @@ template <class T>
 struct ColumnSum {
     using Element = T;
     using A = Accumulator<T>;
+    using Stored = A;
     static constexpr const char* name = "column_sum";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
@@ -45,6 +46,7 @@ template <class T>
 struct SumChunks {
     using Element = T;
     using A = Accumulator<T>;
+    using Stored = A;
     static constexpr const char* name = "sum_chunks";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};
@@ -129,6 +131,73 @@ struct SquaredChange {
         });
         const double total = team.sum(sum);
         if (team.leads()) partials[row] = total;
+    }
+};
+
+/// totals[i] = Σ x over piece i of an array, in float64, added to what is there if `accumulate`. One piece
+/// per team.
+template <class T>
+struct Totals {
+    using Element = T;
+    static constexpr const char* name = "totals";
+
+    const T* x;
+    const int64_t* begin;  // [pieces + 1]: piece i is x[begin[i]] … x[begin[i + 1] - 1]
+    double* totals;        // [pieces]
+    int64_t length;        // of a piece, about
+    bool accumulate = false;
+
+    int64_t row_elements() const { return length; }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t piece, Probe&) const {
+        const int64_t first = begin[piece];
+        Sum<Team, double> sum;
+        team.each(begin[piece + 1] - first, 1, [&](auto at) { sum += convert<double>(load(x + first, at)); });
+        const double total = team.sum(sum);
+        if (team.leads()) totals[piece] = accumulate ? totals[piece] + total : total;
+    }
+};
+
+/// *total = Σ x of a whole array, in the same way. One team.
+template <class T>
+struct Total {
+    using Element = T;
+    static constexpr const char* name = "total";
+
+    const T* x;     // [n]
+    double* total;  // [1]
+    int64_t n;
+    bool accumulate = false;
+
+    int64_t row_elements() const { return n; }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t, Probe&) const {
+        Sum<Team, double> sum;
+        team.each(n, [&](auto at) { sum += convert<double>(load(x, at)); });
+        const double found = team.sum(sum);
+        if (team.leads()) *total = accumulate ? *total + found : found;
+    }
+};
+
+/// A row of one of many kernels of a kind, as if they were one: tensors of all sizes in one launch.
+template <class Kernel>
+struct Together {
+    using Element = typename Kernel::Element;
+    static constexpr const char* name = Kernel::name;
+
+    const Kernel* kernels;     // of each tensor
+    const int32_t* of_row;     // [rows]: the tensor whose row it is
+    const int64_t* first_row;  // of each tensor
+    int64_t length;            // of a row, about
+
+    int64_t row_elements() const { return length; }
+
+    template <class Team, class Probe>
+    HD void operator()(Team team, int64_t row, Probe& probe) const {
+        const int32_t which = of_row[row];
+        kernels[which](team, row - first_row[which], probe);
     }
 };
 

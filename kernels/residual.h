@@ -29,7 +29,7 @@ struct Residual {
         const int64_t first = row * flat_row;
         const int64_t length = flat_row_length(row, n);
         if constexpr (Probe::looks) {
-            if (team.leads()) probe.pair(branch + first, length, x + first, length, length, 1, scale);
+            probe.pair(branch + first, length, x + first, length, length, 1, scale);
             team.sync();
         }
         team.each(length, [&](auto at) {

@@ -31,7 +31,7 @@ struct RMSNormForward {
     bool zero_centred = false;  // the gain is 1 + weight
 
     int64_t row_elements() const { return C; }
-    int64_t observed_columns() const { return C; }
+    ObservedMatrix<T> observed() const { return {y, C}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t row, Probe& probe) const {
@@ -104,8 +104,7 @@ struct RMSNormBackward {
     bool zero_centred = false;  // the gain is 1 + weight
 
     int64_t row_elements() const { return ceil_div(rows, chunk_count(rows)) * C; }
-    int64_t observed_rows() const { return rows; }
-    int64_t observed_columns() const { return C; }
+    ObservedMatrix<T> observed() const { return {dx, C, rows}; }
 
     template <class Team, class Probe>
     HD void operator()(Team team, int64_t chunk, Probe& probe) const {

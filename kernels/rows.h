@@ -40,4 +40,14 @@ HD constexpr int64_t flat_row_length(int64_t row, int64_t n, int64_t length = fl
     return rest < length ? rest : length;
 }
 
+/// The matrix that channel 0 of a kernel writes.
+template <class E>
+struct ObservedMatrix {
+    const E* p;
+    int64_t columns;
+    int64_t rows = 0;   // 0: as many as the kernel has
+    int64_t first = 0;  // the columns from this one on are the kernel's own, ...
+    int64_t own = 0;    // ... so many of them; 0: all
+};
+
 }  // namespace wobble

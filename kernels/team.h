@@ -190,6 +190,57 @@ struct Block {
 
 #endif
 
+/// A strip of a row, in the accumulator's type, that a team's lanes hold while they add to it again and
+/// again. each(n, stride, f) goes over the first n of its `size` elements as the team's `each` does, with
+/// f(at, held).
+template <class Team, class A>
+struct Held;
+
+template <class A>
+struct Held<Lane, A> {
+    static constexpr int64_t size = 128;
+    alignas(64) A values[size];
+
+    CALLS_HOST_CODE
+    template <class F>
+    HD void each(Lane team, int64_t n, int64_t, F&& f) {
+        team.each(n, [&](auto at) INLINED {
+            auto held = load(values, at);
+            f(at, held);
+            store(values, at, held);
+        });
+    }
+};
+
+#ifdef WOBBLE_CUDA
+
+template <int W, class A>
+struct Held<Warp<W>, A> {
+    static constexpr int64_t size = 32 * W;
+    A values[W];  // of this lane
+
+    template <class F>
+    __device__ void each(Warp<W> team, int64_t n, int64_t stride, F&& f) {
+        if (n % W == 0 && stride % W == 0) {
+            const int64_t i = int64_t(team.lane()) * W;
+            if (i >= n) return;
+            auto held = generate<A, W>([&](int j) { return values[j]; });
+            f(At<W>{i}, held);
+            UNROLL for (int j = 0; j < W; ++j) values[j] = held[j];
+        } else {
+            UNROLL for (int j = 0; j < W; ++j) {
+                const int64_t i = team.lane() + 32 * j;
+                if (i >= n) continue;
+                Pack<A, 1> held = splat<1>(values[j]);
+                f(At<1>{i}, held);
+                values[j] = held[0];
+            }
+        }
+    }
+};
+
+#endif
+
 /// x · y over the n elements of a row.
 template <class Team, class T>
 HD Accumulator<T> dot(Team team, const T* x, const T* y, int64_t n) {

@@ -9,6 +9,7 @@
 #include "kernels/embedding.h"
 #include "model/block.h"
 #include "model/config.h"
+#include "model/inputs.h"
 #include "model/memory.h"
 #include "model/model.h"
 #include "model/parameters.h"
@@ -23,18 +24,22 @@ class Gpt final : public Model<Accumulator<T>> {
     using A = Accumulator<T>;
 
     /// `stochastic`: how weights are rounded to T where that is bfloat16.
-    Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic = false);
+    Gpt(const ModelConfig& config, int64_t batch, bool training, Device device = Device::Cpu,
+        bool stochastic = false);
+    Device device() const override { return memory_.device(); }
     size_t bytes() const override { return memory_.bytes(); }
     void weights_changed(Context& context) override;
-    double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                   int64_t sequence, double scale, bool accumulate = false) override;
+    void forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
+                 int64_t sequence, double scale, bool accumulate = false) override;
+    double loss() override { return total(0); }
+    double objective() override { return total(objectives_ ? 1 : 0); }
     void backward(Context& context) override;
     void weight_identities(Context& context) override;
     const A* append(Context& context, int32_t token, int64_t position) override;
     std::vector<A> stream() const override;
 
   private:
-    using Model<A>::config_, Model<A>::table_, Model<A>::gradients_, Model<A>::losses_, Model<A>::objective_;
+    using Model<A>::config_, Model<A>::table_, Model<A>::gradients_, Model<A>::losses_, Model<A>::totals_;
     using Tensor = typename Tensors<T>::Tensor;
 
     void lay_out(Memory& memory);
@@ -42,8 +47,12 @@ class Gpt final : public Model<Accumulator<T>> {
         return {batch, sequence, config_.heads, config_.head_size(), queries, config_.key_heads()};
     }
     void bind(const Tensors<T>& tensors);
-    void stream_forward(Context& context, const int32_t* tokens, int64_t position,
-                        const AttentionShape& shape);
+    double total(int which) const {
+        double value;
+        copy_out(device(), &value, totals_ + which, 1);
+        return value;
+    }
+    void stream_forward(Context& context, int64_t position, const AttentionShape& shape);
     void logits_forward(Context& context, Range rows);
     bool recomputes() const { return training_ && config_.recompute; }
     void recompute(Context& context, size_t l, const AttentionShape& shape);
@@ -67,14 +76,14 @@ class Gpt final : public Model<Accumulator<T>> {
 
     RotaryTable<T> rotary_;
     Workspace<T> workspace_;
-    TokenIndex index_;
+    Inputs inputs_;
+    double* dots_ = nullptr;  // [L, 3, 2, H + 2K], of `weight_identities`
 
     // The last forward.
-    const int32_t* tokens_ = nullptr;
     std::vector<const T*> streams_;  // [L + 1]: the residual stream before each block, and after the last
     std::vector<T*> kept_;           // [L] of [B·T, C]: those behind each block, where blocks share memory
     const T* head_in_ = nullptr;     // what the head was given
-    std::vector<A> appended_;        // logits of the last append, where T is not A
+    std::vector<A> appended_;        // logits of the last append, where they must be copied
     T* scaled_ = nullptr;            // [B·T, C], where logits have a factor and no norm takes it up
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/classifier.h"
 #include "kernels/identities.h"
+#include "kernels/reduce.h"
 #include "kernels/round.h"
 #include "model/gpt.h"
 
@@ -17,14 +18,14 @@ inline int64_t logit_rows(int64_t rows, int64_t vocab) {
 }
 
 template <class T>
-Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic)
+Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, Device device, bool stochastic)
     : Model<A>(config), batch_(batch), training_(training), stochastic_(stochastic) {
     if (config.embedding_norm) ln_0_.emplace(config, Site{"ln_0"});
     for (int64_t l = 0; l < config.layers; ++l) blocks_.emplace_back(config, l);
     if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"}, config.output_factor());
-    memory_.plan([this](Memory& memory) { lay_out(memory); });
+    memory_.plan(device, [this](Memory& memory) { lay_out(memory); });
     bind({table_, compute_, gradients_});
-    rotary_.fill(config);
+    rotary_.fill(config, device);
 }
 
 template <class T>
@@ -51,6 +52,8 @@ void Gpt<T>::lay_out(Memory& memory) {
     logit_rows_ = logit_rows(rows, config_.vocab);
     logits_ = memory.take<T>(logit_rows_ * config_.vocab);
     losses_ = memory.take<A>(rows);
+    totals_ = memory.take<double>(2);
+    inputs_.lay_out(memory, rows, config_.vocab);
     if (!config_.objective_is_loss()) objectives_ = memory.take<A>(rows);
 
     if (training_) {
@@ -63,6 +66,9 @@ void Gpt<T>::lay_out(Memory& memory) {
         workspace_.chunks_a = memory.take<A>(most_chunks * wide);
         workspace_.chunks_b = memory.take<A>(most_chunks * wide);
         workspace_.chunks_alpha = memory.take<A>(most_chunks);
+        workspace_.examples = memory.take<A>(batch_ * 2 * C);
+        dots_ = memory.take<double>(config_.layers * 6 * (config_.heads + 2 * config_.key_heads()));
+        if (memory.device() == Device::Cuda) workspace_.delta = memory.take<A>(rows * config_.heads);
     }
 }
 
@@ -92,26 +98,27 @@ void Gpt<T>::weights_changed([[maybe_unused]] Context& context) {
 
 template <class T>
 auto Gpt<T>::stream() const -> std::vector<A> {
-    const T* last = streams_.back();
-    return {last, last + workspace_.rows * config_.channels};
+    std::vector<T> last(size_t(workspace_.rows * config_.channels));
+    copy_out(device(), last.data(), streams_.back(), int64_t(last.size()));
+    return {last.begin(), last.end()};
 }
 
 // ------------------------------------------------------------------------------------------------------------
 // forward
 
 template <class T>
-double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                       int64_t sequence, double scale, bool accumulate) {
+void Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
+                     int64_t sequence, double scale, bool accumulate) {
     const int64_t rows = batch * sequence;
-    tokens_ = tokens;
+    inputs_.give(tokens, targets, rows, config_.vocab, !accumulate);
     workspace_.rows = rows, workspace_.sequence = sequence, workspace_.accumulate = accumulate;
-    stream_forward(context, tokens, 0, shape(batch, sequence, sequence));
+    stream_forward(context, 0, shape(batch, sequence, sequence));
     for (int64_t first = 0; first < rows; first += logit_rows_) {
         const Range some{first, std::min(first + logit_rows_, rows)};
         logits_forward(context, some);
         launch(context, some.end - first,
                SoftmaxCrossEntropy<T>{.logits = logits_,
-                                      .targets = targets + first,
+                                      .targets = inputs_.targets() + first,
                                       .losses = losses_ + first,
                                       .dlogits = scale == 0 ? nullptr : logits_,
                                       .V = config_.vocab,
@@ -123,36 +130,31 @@ double Gpt<T>::forward(Context& context, const int32_t* tokens, const int32_t* t
                Site{"loss"}.from_row(first));
         if (scale != 0) head_backward(context, some);
     }
-    const auto sum = [&](const A* values) {
-        double total = 0;
-        for (int64_t row = 0; row < rows; ++row) total += double(values[row]);
-        return total;
-    };
-    const double loss = sum(losses_);
-    objective_ = objectives_ ? sum(objectives_) : loss;
-    return loss;
+    run_bare(context, 1, Total<A>{losses_, totals_, rows, accumulate});
+    if (objectives_) run_bare(context, 1, Total<A>{objectives_, totals_ + 1, rows, accumulate});
 }
 
 template <class T>
 auto Gpt<T>::append(Context& context, int32_t token, int64_t position) -> const A* {
-    stream_forward(context, &token, position, shape(1, position + 1, 1));
+    inputs_.give(&token, nullptr, 1, config_.vocab, true);
+    stream_forward(context, position, shape(1, position + 1, 1));
     logits_forward(context, {0, 1});
     if constexpr (std::is_same_v<T, A>) {
-        return logits_;
-    } else {
-        appended_.assign(logits_, logits_ + config_.vocab);
-        return appended_.data();
+        if (device() == Device::Cpu) return logits_;
     }
+    std::vector<T> logits(static_cast<size_t>(config_.vocab));
+    copy_out(device(), logits.data(), logits_, config_.vocab);
+    appended_.assign(logits.begin(), logits.end());
+    return appended_.data();
 }
 
 /// What the head is given of the `shape.queries` last positions of each sequence, the first of them at
 /// `position`.
 template <class T>
-void Gpt<T>::stream_forward(Context& context, const int32_t* tokens, int64_t position,
-                            const AttentionShape& shape) {
+void Gpt<T>::stream_forward(Context& context, int64_t position, const AttentionShape& shape) {
     const int64_t rows = shape.batch * shape.queries, C = config_.channels;
     launch(context, rows,
-           EmbeddingForward<T>{.tokens = tokens,
+           EmbeddingForward<T>{.tokens = inputs_.tokens(),
                                .wte = wte_.weight,
                                .wpe = wpe_ ? wpe_.weight + position * C : nullptr,
                                .y = embedding_,
@@ -165,7 +167,7 @@ void Gpt<T>::stream_forward(Context& context, const int32_t* tokens, int64_t pos
         const T* stream = block.forward(context, streams_.back(), shape);
         if (recomputes()) {
             T* kept = kept_[streams_.size() - 1];
-            std::copy(stream, stream + rows * C, kept);
+            copy_within(device(), kept, stream, rows * C);
             stream = kept;
         }
         streams_.push_back(stream);
@@ -288,12 +290,12 @@ void Gpt<T>::embedding_backward(Context& context) {
                                             .accumulate = w.accumulate},
                {"wpe", -1, Phase::Backward, ".weight"});
     }
-    index_.build(tokens_, w.rows, V);
+    const Inputs::Sorted sorted = inputs_.sorted();
     // Where the head has a matrix of its own, nothing has been written to this one yet.
-    if (!config_.tied && !w.accumulate) std::fill(wte_.gradient, wte_.gradient + V * C, A(0));
+    if (!config_.tied && !w.accumulate) clear(device(), wte_.gradient, V * C);
     launch(context, V,
-           TokenEmbeddingBackward<T>{.order = index_.order.data(),
-                                     .starts = index_.starts.data(),
+           TokenEmbeddingBackward<T>{.order = sorted.order,
+                                     .starts = sorted.starts,
                                      .dy = w.stream,
                                      .dwte = wte_.gradient,
                                      .C = C,

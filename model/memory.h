@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "kernels/device.h"
+
 namespace wobble {
 
 class Memory {
@@ -17,29 +19,25 @@ class Memory {
     Memory(Memory&& other) noexcept { *this = std::move(other); }
     Memory& operator=(Memory&& other) noexcept {
         std::swap(base_, other.base_), std::swap(used_, other.used_), std::swap(size_, other.size_);
+        std::swap(device_, other.device_);
         return *this;
     }
     ~Memory() { release(); }
 
     /// Runs `layout(*this)`, in which every buffer is taken, first to measure and then, on zeroed memory, to
-    /// keep.
+    /// keep. UserError where a GPU has no room for it.
     template <class Layout>
-    void plan(Layout layout) {
+    void plan(Device device, Layout layout) {
         release();
+        device_ = device;
         layout(*this);
         size_ = (used_ + huge_page - 1) / huge_page * huge_page;
-        void* block = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (block == MAP_FAILED) {
-            size_ = 0;
-            throw std::bad_alloc();
-        }
-        // Fewer TLB misses where the kernel grants it. Nothing is touched here: a page belongs to the
-        // processor whose thread first writes to it, which is one of those that will work on it.
-        madvise(block, size_, MADV_HUGEPAGE);
-        base_ = static_cast<char*>(block);
+        if (size_ > 0) allocate();
         used_ = 0;
         layout(*this);
     }
+    /// Where it lies, also while measuring.
+    Device device() const { return device_; }
 
     /// `count` elements, aligned to 64 bytes. Null while measuring.
     template <class T>
@@ -57,13 +55,30 @@ class Memory {
   private:
     static constexpr size_t huge_page = size_t(2) << 20;
 
+    void allocate() {
+        if (device_ == Device::Cuda) {
+            base_ = static_cast<char*>(detail::cuda_allocate(size_));
+            return;
+        }
+        void* block = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (block == MAP_FAILED) {
+            size_ = 0;
+            throw std::bad_alloc();
+        }
+        // Fewer TLB misses where the kernel grants it. Nothing is touched here: a page belongs to the
+        // processor whose thread first writes to it, which is one of those that will work on it.
+        madvise(block, size_, MADV_HUGEPAGE);
+        base_ = static_cast<char*>(block);
+    }
     void release() {
-        if (base_) munmap(base_, size_);
+        if (base_ && device_ == Device::Cuda) detail::cuda_release(base_);
+        else if (base_) munmap(base_, size_);
         base_ = nullptr, used_ = size_ = 0;
     }
 
     char* base_ = nullptr;
     size_t used_ = 0, size_ = 0;
+    Device device_ = Device::Cpu;
 };
 
 }  // namespace wobble

@@ -17,21 +17,30 @@ class Model {
 
     const ModelConfig& config() const { return config_; }
     const ParameterTable& table() const { return table_; }
-    /// Master weights and gradients [table().buffer_size]; the gradients are the sum over micro-batches.
+    virtual Device device() const = 0;
+    /// Master weights and gradients [table().buffer_size] in the device's memory; the gradients are the sum
+    /// over micro-batches.
     A* weights() { return weights_; }
     A* gradients() { return gradients_; }
     /// To be called when somebody has written to weights(): what is stored narrower follows them.
     virtual void weights_changed(Context& context) = 0;
     virtual size_t bytes() const = 0;
 
-    /// Σ over the rows of their loss, in nats; a target of -1 has none. `scale` is what each row's loss
-    /// counts in the gradient, 1 / (targets in the whole step) for a mean; 0 when no backward follows.
-    /// tokens, targets: [batch, sequence].
+    /// Each row's loss, in nats; a target of -1 has none. `scale` is what a loss counts in the gradient,
+    /// 1 / (targets in the whole step) for a mean; 0 when no backward follows. tokens, targets: [batch,
+    /// sequence], in the host's memory. On CUDA nobody waits: `loss` does.
     ///
     /// Where a backward follows, the gradient is written to gradients() or, if `accumulate`, added to them.
     /// The head's is made here, while its logits are there.
-    virtual double forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
-                           int64_t sequence, double scale, bool accumulate = false) = 0;
+    virtual void forward(Context& context, const int32_t* tokens, const int32_t* targets, int64_t batch,
+                         int64_t sequence, double scale, bool accumulate = false) = 0;
+    /// Σ over the rows of the last forward that did not accumulate, and of those after it: of their losses,
+    /// and of what the gradient is that of, the loss and what z-loss and label smoothing make of it. Waits
+    /// for them.
+    virtual double loss() = 0;
+    virtual double objective() = 0;
+    /// The first of these in the device's memory.
+    const double* loss_on_device() const { return totals_; }
 
     /// The rest of the gradient of the last forward.
     virtual void backward(Context& context) = 0;
@@ -44,11 +53,8 @@ class Model {
     /// before it are the ones that `append` left behind; position 0 starts afresh.
     virtual const A* append(Context& context, int32_t token, int64_t position) = 0;
 
-    /// Losses of the last forward, row by row [batch · sequence].
+    /// Losses of the last forward, row by row [batch · sequence], in the device's memory.
     const A* losses() const { return losses_; }
-    /// What the gradient is that of, Σ over the rows of the last forward: the loss, and what z-loss and label
-    /// smoothing make of it.
-    double objective() const { return objective_; }
     /// The residual stream behind the last block in the last forward [batch · sequence, C].
     virtual std::vector<A> stream() const = 0;
 
@@ -56,12 +62,15 @@ class Model {
     ModelConfig config_;
     ParameterTable table_;
     A *weights_ = nullptr, *gradients_ = nullptr, *losses_ = nullptr;
-    double objective_ = 0;
+    double* totals_ = nullptr;  // [2]: of losses, of objectives
 };
 
 /// Memory for up to `batch` sequences of up to config.context tokens at a time. Without `training`, nothing
 /// is held for backward.
 std::unique_ptr<Model<float>> make_model(const ModelConfig& config, Precision precision, int64_t batch,
-                                         bool training);
+                                         bool training, Device device = Device::Cpu);
+
+/// All weights drawn from the seed (parameters.h), on whatever device they lie.
+void draw_weights(Context& context, Model<float>& model, uint64_t seed);
 
 }  // namespace wobble

@@ -89,7 +89,7 @@ class Norm {
         if (!weight_ && !bias_ && !alpha_) return;
         const int64_t batch = w.rows / w.sequence;
         const NormSequences<T> sequences{.dy = dy,
-                                         .workspace = context.scratch.get<A>(batch * 2 * C_),
+                                         .workspace = w.examples,
                                          .squares = context.recorder->example_squares(),
                                          .sequence = w.sequence};
         with_norm(kind_, [&](auto norm) {

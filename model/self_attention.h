@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "kernels/attention_blocks.h"
 #include "kernels/rotary.h"
@@ -21,8 +22,13 @@ struct RotaryTable {
         const int64_t size = config.context * config.rotated() / 2;
         cosine = memory.take<Accumulator<T>>(size), sine = memory.take<Accumulator<T>>(size);
     }
-    void fill(const ModelConfig& config) const {
-        if (cosine) fill_rotary(cosine, sine, config.context, config.rotated(), config.rotary_base);
+    void fill(const ModelConfig& config, Device device) const {
+        if (!cosine) return;
+        using A = Accumulator<T>;
+        const int64_t size = config.context * config.rotated() / 2;
+        std::vector<A> cosines(static_cast<size_t>(size)), sines(cosines);
+        fill_rotary(cosines.data(), sines.data(), config.context, config.rotated(), config.rotary_base);
+        copy_in(device, cosine, cosines.data(), size), copy_in(device, sine, sines.data(), size);
     }
 };
 
@@ -102,6 +108,7 @@ class SelfAttention {
                                     .dout = w.channels,
                                     .lse = lse_,
                                     .dqkv = w.wide,
+                                    .delta = w.delta,
                                     .shape = shape,
                                     .options = options_,
                                     .sinks = sinks_.weight,

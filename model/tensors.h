@@ -36,6 +36,8 @@ struct Workspace {
     T* first_values = nullptr;                 // [B·T, K D]: what later layers ask of the first one's values
     Accumulator<T>*chunks_a = nullptr, *chunks_b = nullptr;  // [chunks, the widest layer]
     Accumulator<T>* chunks_alpha = nullptr;                  // [chunks]
+    Accumulator<T>* examples = nullptr;                      // [B, 2, C], for gradients of single sequences
+    Accumulator<T>* delta = nullptr;                         // [B, H, T], attention's on CUDA
     int64_t rows = 0, sequence = 0;                          // of the last forward: B·T, T
     bool accumulate = false;                                 // gradients of parameters are added to
 };

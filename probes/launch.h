@@ -3,6 +3,10 @@
 
 #include "kernels/error.h"
 #include "kernels/run.h"
+#ifdef WOBBLE_CUDA
+#include "kernels/product_cuda.h"
+#include "probes/watch_on_cuda.h"
+#endif
 #include "probes/recorder.h"
 #include "probes/watch.h"
 
@@ -15,8 +19,11 @@ template <class Kernel>
 Look look(const Context& context, const Kernel& kernel, const Site& site, int64_t rows) {
     if (!context.recorder) return {};
     int64_t columns = 0;
-    if constexpr (requires { kernel.observed_columns(); }) columns = kernel.observed_columns();
-    if constexpr (requires { kernel.observed_rows(); }) rows = kernel.observed_rows();
+    if constexpr (requires { kernel.observed(); }) {
+        const auto matrix = kernel.observed();
+        columns = matrix.columns;
+        if (matrix.rows > 0) rows = matrix.rows;
+    }
     return context.recorder->look<Kernel>(site, rows, columns);
 }
 
@@ -43,15 +50,9 @@ void launch(Context& context, int64_t rows, const Kernel& kernel, const Site& si
 #ifdef WOBBLE_CUDA
         // float64 is for checking gradients on the CPU.
         if constexpr (!std::is_same_v<typename Kernel::Element, double>) {
-            if (look.tier == Tier::Off && look.fault.channel < 0) {
-                run_on_cuda(context, rows, kernel);
-                return;
-            }
-            LaneProbe<Kernel> fresh;
-            fresh.fault = look.fault, fresh.wants_residuals = look.tier == Tier::Full;
-            std::vector<LaneProbe<Kernel>> probes;
-            run_on_cuda(context, rows, kernel, fresh, probes);
-            if (look.tier != Tier::Off) context.recorder->record(site, LaneProbe<Kernel>::together(probes));
+            if (look.tier == Tier::Off && look.fault.channel < 0)
+                run_on_cuda(context, rows, kernel, NoWatch{});
+            else watch_on_cuda(context, rows, kernel, site, look);
             return;
         }
 #endif
@@ -61,14 +62,23 @@ void launch(Context& context, int64_t rows, const Kernel& kernel, const Site& si
                             [&](auto& watch) { run_on_cpu(context, rows, kernel, watch); });
 }
 
-/// Runs a kernel that has a CPU text of its own (products, attention): it spreads its work over the threads
-/// itself.
+/// Runs a kernel that has a text of its own for each device (products, attention): on the CPU it spreads its
+/// work over the threads itself, on CUDA it runs row kernels and what else it likes.
 template <class Kernel>
 void launch(Context& context, const Kernel& kernel, const Site& site) {
+    const Look look = detail::look(context, kernel, site, 0);
     if (context.device == Device::Cuda) {
+#ifdef WOBBLE_CUDA
+        if constexpr (!std::is_same_v<typename Kernel::Element, double>) {
+            kernel.on_cuda(
+                context, look.tier != Tier::Off || look.fault.channel >= 0,
+                [&](int64_t rows, const auto& row_kernel) { launch(context, rows, row_kernel, site); });
+            return;
+        }
+#endif
         throw UserError(std::string(Kernel::name) + " has no CUDA text in this build; use --device cpu");
     }
-    detail::watched<Kernel>(context, kernel.parts(), site, detail::look(context, kernel, site, 0),
+    detail::watched<Kernel>(context, kernel.parts(), site, look,
                             [&](auto& watch) { kernel(context, watch); });
 }
 

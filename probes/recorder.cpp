@@ -102,7 +102,8 @@ Recorder::Tallies& Recorder::tallies(const std::string& site, int layer, Phase p
     return tallies_[place->second];
 }
 
-const Record* Recorder::find(const Site& site, const char* kernel) const {
+const Record* Recorder::find(const Site& site, const char* kernel) {
+    collect();
     const std::string name = site.full_name();
     for (const Record& r : seen_.records) {
         if (r.phase == site.phase && r.site == name && std::string(kernel) == r.kernel) return &r;
@@ -110,7 +111,8 @@ const Record* Recorder::find(const Site& site, const char* kernel) const {
     return nullptr;
 }
 
-const double* Recorder::sums(const Site& site) const {
+const double* Recorder::sums(const Site& site) {
+    collect();
     const std::string name = site.full_name();
     for (auto t = tallies_.rbegin(); t != tallies_.rend(); ++t) {
         if (t->site == name && t->phase == site.phase && !t->sums.empty()) return t->sums.data();
@@ -188,6 +190,7 @@ StreamRow stream_row(const std::string& site, int layer, const PairTally& pair, 
 }  // namespace
 
 Observation Recorder::take() {
+    collect();
     for (const Tallies& t : tallies_) {
         for (size_t h = 0; h < t.heads.size(); ++h) {
             if (t.heads[h].queries > 0)
@@ -211,6 +214,7 @@ Observation Recorder::take() {
 }
 
 void Recorder::clear() {
+    collect();
     seen_ = {};
     tallies_.clear();
     record_index_.clear(), tally_index_.clear();

@@ -2,9 +2,12 @@
 // what was seen.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "probes/observation.h"
@@ -62,6 +65,14 @@ struct Injection {
     double value;
 };
 
+/// Records that are still on their way from a device.
+class PendingRecords {
+  public:
+    virtual ~PendingRecords() = default;
+    /// Waits for them, and hands them to the recorder.
+    virtual void collect() = 0;
+};
+
 class Recorder {
   public:
     /// `sampled`: pattern of the sites that are watched at tier full of which rows are kept, for their
@@ -91,18 +102,29 @@ class Recorder {
     /// An identity that no single kernel can check.
     void record(const Site& site, const char* kernel, const char* identity, const ResidualTally& residuals);
 
+    /// Calls f when what was launched so far has been done and somebody asks for records: what it reads must
+    /// be there until then.
+    void later(std::function<void()> f) { later_.push_back(std::move(f)); }
+    /// Where a device keeps what it has not handed over; made by the first launch there. All that follows
+    /// waits for it.
+    std::unique_ptr<PendingRecords>& pending() { return pending_; }
+
     /// What was seen since the last `clear`, channels in the order in which they were first launched. Others
     /// may add their rows.
-    Observation& observation() { return seen_; }
-    const std::vector<Record>& records() const { return seen_.records; }
+    Observation& observation() {
+        collect();
+        return seen_;
+    }
+    const std::vector<Record>& records() { return observation().records; }
     /// Hands over everything that was seen, made into rows, and starts afresh.
     Observation take();
     /// The sums that a kernel made at a site in its last launch there; null when nobody looked.
-    const double* sums(const Site& site) const;
+    const double* sums(const Site& site);
     /// The first channel of that kernel at a site; null when it was not observed.
-    const Record* find(const Site& site, const char* kernel) const;
+    const Record* find(const Site& site, const char* kernel);
     /// The record that was the first, in time, to see a value that is not finite; null when all were.
-    const Record* first_nonfinite() const {
+    const Record* first_nonfinite() {
+        collect();
         return first_nonfinite_ < 0 ? nullptr : &seen_.records[size_t(first_nonfinite_)];
     }
     void clear();
@@ -126,6 +148,10 @@ class Recorder {
         return tier < most_ ? tier : most_;
     }
     bool sampled(const std::string& site) const;
+    void collect() {
+        if (pending_) pending_->collect();
+        for (const auto& f : std::exchange(later_, {})) f();
+    }
     Tallies& tallies(const std::string& site, int layer, Phase phase, const char* kernel);
 
     ProbePlan plan_;
@@ -137,6 +163,8 @@ class Recorder {
     std::vector<Tallies> tallies_;
     std::unordered_map<std::string, size_t> record_index_, tally_index_;
     int64_t first_nonfinite_ = -1;
+    std::unique_ptr<PendingRecords> pending_;
+    std::vector<std::function<void()>> later_;
 };
 
 template <class Kernel>

@@ -6,7 +6,8 @@ namespace wobble {
 // The comments stay in the database: `sqlite3 run.db .schema` shows them.
 //
 // The three tables that take most of the room keep their reals as the four bytes of a float32, in tables
-// *_packed; views of the plain names turn them back: real(x) stands for the expression that does (run_db.cpp).
+// *_packed; views of the plain names turn them back: real(x) stands for the expression that does
+// (run_db.cpp).
 constexpr const char* run_db_tables = R"(
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE steps (

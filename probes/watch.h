@@ -58,7 +58,18 @@ struct Channels {
         using type = typename K::Observed;
     };
 
+    template <class K>
+    struct StoredBy {
+        using type = typename K::Element;
+    };
+    template <class K>
+    requires requires { typename K::Stored; }
+    struct StoredBy<K> {
+        using type = typename K::Stored;
+    };
+
     using A = typename ObservedBy<Kernel>::type;
+    using Stored = typename StoredBy<Kernel>::type;  // what `writes` ends up in
     static constexpr int count = int(std::size(Kernel::channels));
     static constexpr int sums = detail::sum_count<Kernel>();
     static constexpr int identities = detail::identity_count<Kernel>();
@@ -295,67 +306,6 @@ class BlockProbe {
     SampledRows* sample_;
     bool breaks_;
     Queue queues_[C::count];
-};
-
-/// A lane's probe on CUDA: it keeps moments and tallies in registers.
-template <class Kernel>
-struct LaneProbe {
-    using C = Channels<Kernel>;
-    using A = typename C::A;
-    static constexpr bool looks = true;
-
-    Moments of[C::count];
-    double sums[C::sums + 1] = {};
-    ResidualTally residuals[C::identities + 1];
-    PairTally pairs;
-    HeadTally head;
-    int64_t which_head = -1;
-    Fault fault;
-    bool wants_residuals = false;
-
-    HD bool full() const { return wants_residuals; }
-    template <int N>
-    HD Pack<A, N> observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
-        if (fault.hits(channel, row, at.index, N)) value.set(int(fault.column - at.index), A(fault.value));
-        constexpr double smallest_normal = sizeof(A) == sizeof(float) ? 0x1p-126 : 0x1p-1022;
-        for (int i = 0; i < N; ++i) of[channel].add(double(value[i]), row, at.index + i, smallest_normal);
-        return value;
-    }
-    template <int N>
-    HD Pack<A, N> writes(int channel, int64_t row, At<N> at, Pack<A, N> value) {
-        return observe(channel, row, at, value);
-    }
-    template <class T>
-    HD void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
-    template <class Branch, class Beside>
-    HD void pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
-                 int64_t columns, int64_t rows, A factor = 1) {
-        for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t c = 0; c < columns; ++c) {
-                const double v = double(A(branch[r * stride + c])) * double(factor),
-                             b = double(A(beside[r * beside_stride + c]));
-                pairs.merge({true, v * b, v * v, b * b});
-            }
-        }
-    }
-    HD void sum(int i, double value) { sums[i] += value; }
-    HD void residual(int identity, int64_t row, double value, double scale) {
-        residuals[identity].add(row, value, scale);
-    }
-    HD void query(int64_t h, const QueryStatistics& statistics) { which_head = h, head.add(statistics, 1); }
-
-    /// What the lanes saw, in the order of rows.
-    static Seen<Kernel> together(const std::vector<LaneProbe>& lanes) {
-        Seen<Kernel> all;
-        for (const LaneProbe& lane : lanes) {
-            for (int c = 0; c < C::count; ++c) all.channels[c].moments.merge(lane.of[c]);
-            for (int i = 0; i < C::sums; ++i) all.sums[i] += lane.sums[i];
-            for (int i = 0; i < C::identities; ++i) all.residuals[i].merge(lane.residuals[i]);
-            all.pair.merge(lane.pairs);
-            if (lane.which_head >= 0) all.head(lane.which_head).merge(lane.head);
-        }
-        return all;
-    }
 };
 
 /// Hands out a probe for each part of a kernel's work.

@@ -121,11 +121,10 @@ class Subject {
           options_(options),
           batch_(batch),
           sequences_(int64_t(batch.provenance.size())),
-          model_(make_model(config, options.precision, sequences_, true)),
-          optimizer_(model_->table(), adamw_settings(options)),
+          model_(make_model(config, options.precision, sequences_, true, context.device)),
+          optimizer_(model_->table(), adamw_settings(options), context.device),
           schedule_(schedule(options)) {
-        initialise(model_->table(), seed, model_->weights());
-        model_->weights_changed(context_);
+        draw_weights(context_, *model_, seed);
     }
 
     /// The sites of a forward, in its order: of the last block alone, or as the mean over blocks.
@@ -197,8 +196,9 @@ class Subject {
     };
 
     double forward(double scale) {
-        return model_->forward(context_, batch_.inputs.data(), batch_.targets.data(), sequences_,
-                               model_->config().context, scale);
+        model_->forward(context_, batch_.inputs.data(), batch_.targets.data(), sequences_,
+                        model_->config().context, scale);
+        return model_->loss();
     }
 
     /// RMS of the difference from the first look; NaN in it, and where there is nothing to compare.

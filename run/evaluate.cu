@@ -46,25 +46,42 @@ Evaluation evaluate(Context& context, Model<float>& model, const Dataset& data, 
     for (int64_t first = 0; first < count; first += batch) {
         const int64_t rows = std::min(batch, count - first);
         const Batch b = read_batch(data, first, int(rows));
-        loss += model.forward(context, b.inputs.data(), b.targets.data(), rows, data.context(), 0);
+        model.forward(context, b.inputs.data(), b.targets.data(), rows, data.context(), 0);
+        loss += model.loss();
         tokens += b.valid_targets;
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return {loss / double(tokens), tokens, seconds};
 }
 
-void load_weights(const SafetensorsFile& file, Context& context, Model<float>& model) {
-    for (const Parameter& p : model.table().parameters) {
-        read_tensor(file, {p.name, DType::F32, p.shape, nullptr}, model.weights() + p.offset);
+void read_tensors(const SafetensorsFile& file, const std::string& prefix, const ParameterTable& table,
+                  Device device, float* buffer) {
+    for (const Parameter& p : table.parameters) {
+        std::vector<float> values(size_t(p.size));
+        read_tensor(file, {prefix + p.name, DType::F32, p.shape, nullptr}, values.data());
+        copy_in(device, buffer + p.offset, values.data(), p.size);
     }
+}
+
+void load_weights(const SafetensorsFile& file, Context& context, Model<float>& model) {
+    read_tensors(file, "", model.table(), model.device(), model.weights());
     model.weights_changed(context);
 }
 
 Context make_context(const Options& options) {
-    if (options.device == "cuda") {
-        throw UserError("--device cuda: this version trains on the CPU only; expected auto or cpu");
+    Context context(options.threads > 0 ? int(options.threads) : usable_cores());
+    context.matmul_precision = matmul_precision(options);
+    if (options.device == "cpu") return context;
+    const std::string& absence = cuda_absence();
+    if (absence.empty()) {
+        context.device = Device::Cuda;
+    } else if (options.device == "cuda") {
+        throw UserError("--device cuda: " + absence + "; choose --device cpu, or auto for what is there" +
+                        (built_for_cuda() ? "" : ", or build where nvcc is"));
+    } else if (built_for_cuda()) {
+        std::fprintf(stderr, "note: %s; the CPU is used\n", absence.c_str());
     }
-    return Context(options.threads > 0 ? int(options.threads) : usable_cores());
+    return context;
 }
 
 Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads, int64_t batch) {
@@ -84,8 +101,9 @@ Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads
                         ": the checkpoint holds no matrix wte.weight; expected a checkpoint of ./train");
     }
     options.threads = threads;
-    Trained trained{options, files->step, make_context(options),
-                    make_model(model_config(options, wte->shape[0]), options.precision, batch, false)};
+    Trained trained{options, files->step, make_context(options), nullptr};
+    trained.model = make_model(model_config(options, wte->shape[0]), options.precision, batch, false,
+                               trained.context.device);
     load_weights(files->model, trained.context, *trained.model);
     return trained;
 }

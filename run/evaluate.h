@@ -30,6 +30,11 @@ std::vector<HeldOut> open_held_out(const Options& options, int vocab);
 Evaluation evaluate(Context& context, Model<float>& model, const Dataset& data, int64_t batch,
                     int64_t sequences);
 
+/// Reads the tensors of the table, their names behind `prefix`, into a buffer for all of them in the device's
+/// memory.
+void read_tensors(const SafetensorsFile& file, const std::string& prefix, const ParameterTable& table,
+                  Device device, float* buffer);
+
 /// Reads the weights out of a checkpoint's file into the model.
 void load_weights(const SafetensorsFile& file, Context& context, Model<float>& model);
 

@@ -8,14 +8,22 @@ namespace wobble {
 
 namespace {
 
+std::vector<float> weights_of(Model<float>& model) {
+    std::vector<float> weights(size_t(model.table().buffer_size));
+    copy_out(model.device(), weights.data(), model.weights(), model.table().buffer_size);
+    return weights;
+}
+void put(Model<float>& model, const std::vector<float>& weights) {
+    copy_in(model.device(), model.weights(), weights.data(), model.table().buffer_size);
+}
+
 /// Puts weights back when a look is over.
 class WeightsKept {
   public:
-    explicit WeightsKept(Model<float>& model)
-        : model_(model), kept_(model.weights(), model.weights() + model.table().buffer_size) {}
+    explicit WeightsKept(Model<float>& model) : model_(model), kept_(weights_of(model)) {}
     WeightsKept(const WeightsKept&) = delete;
     WeightsKept& operator=(const WeightsKept&) = delete;
-    ~WeightsKept() { std::copy(kept_.begin(), kept_.end(), model_.weights()); }
+    ~WeightsKept() { put(model_, kept_); }
 
     const std::vector<float>& weights() const { return kept_; }
     double norm() const {
@@ -32,7 +40,7 @@ class WeightsKept {
 }  // namespace
 
 void Landscape::remember_weights() {
-    before_.assign(model_.weights(), model_.weights() + model_.table().buffer_size);
+    before_ = weights_of(model_);
 }
 
 double Landscape::objective(const Batch& batch) {
@@ -56,10 +64,11 @@ void Landscape::gradient(const Batch& batch) {
 
 std::vector<MeasureRow> Landscape::critical_sharpness(const Batch& batch, double lr, double start) {
     const WeightsKept after(model_);
-    float* w = model_.weights();
+    std::vector<float> w = after.weights();
     const auto objective_along = [&](double alpha) {
         for (size_t i = 0; i < before_.size(); ++i)
             w[i] = float(before_[i] + alpha * (double(after.weights()[i]) - double(before_[i])));
+        put(model_, w);
         return objective(batch);
     };
     CriticalOptions options{.start = last_alpha_, .start_loss = start};
@@ -76,12 +85,14 @@ std::vector<MeasureRow> Landscape::hessian(const Batch& batch, const float* v, d
                                            const AdamWSettings& settings, double lr) {
     const WeightsKept kept(model_);
     const int64_t n = model_.table().buffer_size;
+    const HostCopy<float> second_moments(model_.device(), v, n);
+    std::vector<float> w = kept.weights();
     const auto gradient_at = [&](std::span<const float> direction, double step, std::span<float> out) {
-        float* w = model_.weights();
         for (size_t i = 0; i < direction.size(); ++i)
             w[i] = float(double(kept.weights()[i]) + step * double(direction[i]));
+        put(model_, w);
         gradient(batch);
-        std::copy(model_.gradients(), model_.gradients() + n, out.begin());
+        copy_out(model_.device(), out.data(), model_.gradients(), n);
     };
     EigenvalueOptions<float> options{.max_iterations = 30, .tolerance = 1e-3, .weight_norm = kept.norm()};
     std::vector<MeasureRow> rows;
@@ -97,7 +108,8 @@ std::vector<MeasureRow> Landscape::hessian(const Batch& batch, const float* v, d
     rows.push_back({"hessian.edge", 2 / lr});
     look("hessian.preconditioned", steepest_preconditioned_, [&] {
         return largest_preconditioned_eigenvalue<float>(
-            gradient_at, n, [&](int64_t i) { return std::sqrt(double(v[i]) * bias2) + settings.epsilon; },
+            gradient_at, n,
+            [&](int64_t i) { return std::sqrt(double(second_moments[i]) * bias2) + settings.epsilon; },
             options);
     });
     rows.push_back({"hessian.preconditioned.edge", adaptive_edge_of_stability(settings.beta1, lr)});

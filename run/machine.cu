@@ -70,4 +70,12 @@ const char* build_description() {
         ;
 }
 
+bool built_for_cuda() {
+#if defined(__CUDACC__) || defined(WOBBLE_SIMT)
+    return true;
+#else
+    return false;
+#endif
+}
+
 }  // namespace wobble

@@ -14,5 +14,7 @@ void sleep_while_waiting(char** argv);
 
 /// Compiler, CUDA or not, instruction set: one line for --version and run.db.
 const char* build_description();
+/// Whether this build has CUDA kernels.
+bool built_for_cuda();
 
 }  // namespace wobble

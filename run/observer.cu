@@ -11,7 +11,7 @@
 
 namespace wobble {
 
-Observer::Observer(const Options& options, const ParameterTable& table, const Dataset& data)
+Observer::Observer(const Options& options, const ParameterTable& table, const Dataset& data, Device device)
     : options_(options),
       table_(table),
       plan_(options.probes),
@@ -23,12 +23,22 @@ Observer::Observer(const Options& options, const ParameterTable& table, const Da
             ": expected micro-batches to compare; choose --accum 2 or more, with a smaller --batch");
     }
     if (plan_.looks()) frequency_ = std::make_unique<TokenFrequency>(count_tokens(data));
-    if (options.distance_from_init) {
-        initial_.resize(size_t(table.buffer_size));
-        initialise(table, options.init_seed, initial_.data());
-    }
-    if (options.noise_scale) gradients_before_.resize(size_t(table.buffer_size));
-    partials_.resize(size_t(flat_rows(table.buffer_size)));
+    memory_.plan(device, [this](Memory& memory) { lay_out(memory); });
+    if (!options.distance_from_init) return;
+    std::vector<float> initial(size_t(table.buffer_size));
+    initialise(table, options.init_seed, initial.data());
+    copy_in(device, initial_, initial.data(), table.buffer_size);
+}
+
+void Observer::lay_out(Memory& memory) {
+    const int64_t n = table_.buffer_size;
+    if (options_.distance_from_init) initial_ = memory.take<float>(n);
+    if (options_.noise_scale) gradients_before_ = memory.take<float>(n);
+    if (frequency_) losses_ = memory.take<float>(options_.accum * micro_rows());
+    partials_ = memory.take<double>(flat_rows(n));
+    micro_squares_ = memory.take<double>(options_.accum);
+    example_squares_ = memory.take<double>(options_.accum * options_.batch);
+    norms_squares_ = memory.take<double>(1);
 }
 
 std::vector<int> Observer::decile_of_token() const {
@@ -47,57 +57,59 @@ void Observer::begin(Context& context, int64_t steps_done) {
     recorder_.clear();
     recorder_.limit(records_ ? Tier::Full : Tier::Moments);
     context.recorder = records_ || rings ? &recorder_ : nullptr;
-    losses_ = records_ && frequency_ ? std::make_unique<TokenLosses>(*frequency_) : nullptr;
-    micro_squares_.assign(size_t(options_.accum), 0.0);
-    example_squares_.assign(size_t(options_.accum * options_.batch), 0.0);
-    const bool examples = records_ && options_.example_norms;
-    recorder_.measure_examples(examples ? example_squares_.data() : nullptr);
-    if (records_ && options_.noise_scale) std::fill(gradients_before_.begin(), gradients_before_.end(), 0.0f);
+    recorder_.measure_examples(records_ && options_.example_norms ? example_squares_ : nullptr);
+    if (!records_) return;
+    clear(memory_.device(), example_squares_, options_.accum * options_.batch);
+    if (options_.noise_scale) clear(memory_.device(), gradients_before_, table_.buffer_size);
 }
 
-void Observer::after_forward(int64_t micro, const Batch& batch, const float* losses) {
-    if (!losses_) return;
-    losses_->add(
-        MicroLosses<float>{.micro = micro,
-                           .losses = losses,
-                           .targets = batch.targets.data() + micro * options_.batch * options_.model.context,
-                           .provenance = batch.provenance.data() + micro * options_.batch,
-                           .rows = options_.batch,
-                           .context = options_.model.context});
+void Observer::after_forward(int64_t micro, const float* losses) {
+    if (!records_ || !losses_) return;
+    copy_within(memory_.device(), losses_ + micro * micro_rows(), losses, micro_rows());
 }
 
 void Observer::after_backward(Context& context, int64_t micro, const float* gradients) {
     if (!records_) return;
-    // The probes of a site would see these launches as the site's own.
-    Recorder* const recorder = std::exchange(context.recorder, nullptr);
-    const auto squares = [&](const auto& kernel) {
-        const int64_t rows = flat_rows(kernel.n);
-        launch(context, rows, kernel, {"gradient", -1, Phase::Backward});
-        return std::accumulate(partials_.begin(), partials_.begin() + rows, 0.0);
-    };
     if (options_.noise_scale) {
-        micro_squares_[size_t(micro)] = squares(SquaredChange<float>{.x = gradients,
-                                                                     .previous = gradients_before_.data(),
-                                                                     .partials = partials_.data(),
-                                                                     .n = table_.buffer_size});
+        const int64_t n = table_.buffer_size;
+        run_bare(context, flat_rows(n),
+                 SquaredChange<float>{
+                     .x = gradients, .previous = gradients_before_, .partials = partials_, .n = n});
+        run_bare(context, 1, Total<double>{partials_, micro_squares_ + micro, flat_rows(n)});
     }
-    const bool last = micro == options_.accum - 1;
-    if (last && options_.example_norms) {
-        norms_squares_ = 0;
-        for (const Parameter& p : table_.parameters) {
-            if (p.name.find("ln_") == std::string::npos) continue;
-            norms_squares_ += squares(
-                SquaredSum<float>{.x = gradients + p.offset, .partials = partials_.data(), .n = p.size});
-        }
+    if (!options_.example_norms) return;
+    if (micro < options_.accum - 1) {
+        recorder_.measure_examples(example_squares_ + (micro + 1) * options_.batch);
+        return;
     }
-    context.recorder = recorder;
-    if (options_.example_norms && !last)
-        recorder_.measure_examples(example_squares_.data() + (micro + 1) * options_.batch);
+    clear(memory_.device(), norms_squares_, 1);
+    for (const Parameter& p : table_.parameters) {
+        if (p.name.find("ln_") == std::string::npos) continue;
+        run_bare(context, flat_rows(p.size),
+                 SquaredSum<float>{.x = gradients + p.offset, .partials = partials_, .n = p.size});
+        run_bare(context, 1, Total<double>{partials_, norms_squares_, flat_rows(p.size), true});
+    }
 }
 
 int64_t Observer::targets_in(const Batch& batch, int64_t first_sequence, int64_t sequences) const {
     const auto begin = batch.targets.begin() + first_sequence * options_.model.context;
     return std::count_if(begin, begin + sequences * options_.model.context, [](int32_t t) { return t >= 0; });
+}
+
+void Observer::add_losses(Observation& seen, const Batch& batch) {
+    std::vector<float> losses(size_t(options_.accum * micro_rows()));
+    copy_out(memory_.device(), losses.data(), losses_, int64_t(losses.size()));
+    TokenLosses of_tokens(*frequency_);
+    for (int64_t micro = 0; micro < options_.accum; ++micro) {
+        of_tokens.add(MicroLosses<float>{.micro = micro,
+                                         .losses = losses.data() + micro * micro_rows(),
+                                         .targets = batch.targets.data() + micro * micro_rows(),
+                                         .provenance = batch.provenance.data() + micro * options_.batch,
+                                         .rows = options_.batch,
+                                         .context = options_.model.context});
+    }
+    seen.losses = of_tokens.rows();
+    seen.largest_losses = of_tokens.largest();
 }
 
 namespace {
@@ -115,11 +127,13 @@ void add_measures(Observation& seen, const std::string& prefix, const NoiseEstim
 // its own. Sizes are in whole sequences' worth of targets.
 
 void Observer::add_noise(Observation& seen, const Batch& batch, double grad_norm, bool finite) {
+    std::vector<double> micro_squares(size_t(options_.accum));
+    copy_out(memory_.device(), micro_squares.data(), micro_squares_, options_.accum);
     const double all = double(batch.valid_targets), T = double(options_.model.context);
     std::vector<GradientNorm> parts;
     for (int64_t micro = 0; micro < options_.accum; ++micro) {
         const double own = double(targets_in(batch, micro * options_.batch, options_.batch));
-        parts.push_back({own / T, own > 0 ? micro_squares_[size_t(micro)] * (all / own) * (all / own) : 0});
+        parts.push_back({own / T, own > 0 ? micro_squares[size_t(micro)] * (all / own) * (all / own) : 0});
     }
     const NoiseEstimate estimate = estimate_noise(parts, {all / T, grad_norm * grad_norm});
     if (finite) noise_.add(estimate);
@@ -127,15 +141,19 @@ void Observer::add_noise(Observation& seen, const Batch& batch, double grad_norm
 }
 
 void Observer::add_examples(Observation& seen, const Batch& batch, bool finite) {
+    std::vector<double> example_squares(size_t(options_.accum * options_.batch));
+    copy_out(memory_.device(), example_squares.data(), example_squares_, int64_t(example_squares.size()));
+    double norms_squares;
+    copy_out(memory_.device(), &norms_squares, norms_squares_, 1);
     const double all = double(batch.valid_targets), T = double(options_.model.context);
     std::vector<GradientNorm> parts;
     for (int64_t i = 0; i < options_.accum * options_.batch; ++i) {
         const double own = double(targets_in(batch, i, 1));
-        const double squares = own > 0 ? example_squares_[size_t(i)] * (all / own) * (all / own) : 0;
+        const double squares = own > 0 ? example_squares[size_t(i)] * (all / own) * (all / own) : 0;
         parts.push_back({own / T, squares});
         seen.examples.push_back({i / options_.batch, i % options_.batch, std::sqrt(squares)});
     }
-    const NoiseEstimate estimate = estimate_noise(parts, {all / T, norms_squares_});
+    const NoiseEstimate estimate = estimate_noise(parts, {all / T, norms_squares});
     if (finite) norm_noise_.add(estimate);
     add_measures(seen, "noise.norms", estimate, norm_noise_);
 }
@@ -145,10 +163,7 @@ Observation Observer::end(Context& context, int64_t step, const Batch& batch, do
     if (options_.ring > 0 && plan_.looks()) ring_.push(step, recorder_.records());
     if (!records_) return {};
     Observation seen = recorder_.take();
-    if (losses_) {
-        seen.losses = losses_->rows();
-        seen.largest_losses = losses_->largest();
-    }
+    if (losses_) add_losses(seen, batch);
     if (options_.noise_scale) add_noise(seen, batch, grad_norm, finite);
     if (options_.example_norms) add_examples(seen, batch, finite);
     return seen;

@@ -7,6 +7,7 @@
 
 #include "data/batch.h"
 #include "kernels/context.h"
+#include "model/memory.h"
 #include "model/parameters.h"
 #include "probes/noise_scale.h"
 #include "probes/recorder.h"
@@ -19,7 +20,8 @@ namespace wobble {
 class Observer {
   public:
     /// UserError when --noise-scale has no micro-batches to compare.
-    Observer(const Options& options, const ParameterTable& table, const Dataset& data);
+    Observer(const Options& options, const ParameterTable& table, const Dataset& data,
+             Device device = Device::Cpu);
 
     /// Before the step that follows `steps_done`: gives the context a recorder where somebody wants to see
     /// it.
@@ -28,8 +30,8 @@ class Observer {
     bool records() const { return records_; }
 
     /// After the forward and after the backward pass of micro-batch `micro` of a batch. `losses` [B, T];
-    /// `gradients` is the sum so far [buffer_size].
-    void after_forward(int64_t micro, const Batch& batch, const float* losses);
+    /// `gradients` is the sum so far [buffer_size]; both in the device's memory. Nobody waits for it.
+    void after_forward(int64_t micro, const float* losses);
     void after_backward(Context& context, int64_t micro, const float* gradients);
 
     /// After the step: takes the recorder away again, and hands over what is to be recorded of step number
@@ -42,10 +44,14 @@ class Observer {
 
     /// The decile of frequency of each token [V]; empty when no probe looks.
     std::vector<int> decile_of_token() const;
-    /// The weights at the start, for the distance from there; null when it is not wanted.
-    const float* initial_weights() const { return initial_.empty() ? nullptr : initial_.data(); }
+    /// The weights at the start, in the device's memory, for the distance from there; null when it is not
+    /// wanted.
+    const float* initial_weights() const { return initial_; }
 
   private:
+    void lay_out(Memory& memory);
+    int64_t micro_rows() const { return options_.batch * options_.model.context; }
+    void add_losses(Observation& seen, const Batch& batch);
     void add_noise(Observation& seen, const Batch& batch, double grad_norm, bool finite);
     void add_examples(Observation& seen, const Batch& batch, bool finite);
     /// Targets of some sequences of the batch that have a loss.
@@ -57,17 +63,19 @@ class Observer {
     Recorder recorder_;
     Ring ring_;
     std::unique_ptr<TokenFrequency> frequency_;
-    std::unique_ptr<TokenLosses> losses_;
-    std::vector<float> initial_;
     bool records_ = false;
+
+    Memory memory_;
+    float* initial_ = nullptr;           // [buffer_size]
+    float* losses_ = nullptr;            // [accum, B, T]
+    float* gradients_before_ = nullptr;  // [buffer_size]
+    double* partials_ = nullptr;         // [flat_rows(buffer_size)]
+    double* micro_squares_ = nullptr;    // [accum]
+    double* example_squares_ = nullptr;  // [accum, B]
+    double* norms_squares_ = nullptr;    // [1]
 
     // The noise scale, by micro-batches and by the norms' gradients of single sequences.
     NoiseScale noise_, norm_noise_;
-    std::vector<float> gradients_before_;  // [buffer_size]
-    std::vector<double> partials_;         // [flat_rows(buffer_size)]
-    std::vector<double> micro_squares_;    // [accum]
-    std::vector<double> example_squares_;  // [accum · B]
-    double norms_squares_ = 0;
 };
 
 }  // namespace wobble

@@ -105,7 +105,9 @@ void for_each_option(O& o, Visit&& visit) {
     visit("recompute", o.model.recompute, Free,
           "Make activations again for backward rather than keep them: less memory, up to a third more work, "
           "the same bits");
-    visit("device", o.device, Free, "auto, cpu or cuda");
+    visit("device", o.device, Free, "auto (a GPU where there is one), cpu or cuda");
+    visit("matmul-precision", o.matmul_precision, Free,
+          "What factors of float32 products are rounded to on CUDA: fp32, tf32 or bf16");
     visit("threads", o.threads, Free, "CPU threads; 0: one per physical core. Results do not depend on it");
 }
 

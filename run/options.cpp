@@ -56,7 +56,7 @@ void check(const Options& o) {
             " takes differences of weights, which bf16 would round away; choose --precision fp32 or leave it "
             "out");
     schedule_shape(o.schedule);
-    on_nonfinite(o);
+    on_nonfinite(o), matmul_precision(o);
     refuse_if(o.device != "auto" && o.device != "cpu" && o.device != "cuda",
               "--device " + o.device + " is unknown; expected auto, cpu or cuda");
     for (const std::string& v : o.val) {
@@ -99,6 +99,13 @@ OnNonfinite on_nonfinite(const Options& o) {
     if (o.on_nonfinite == "skip") return OnNonfinite::Skip;
     if (o.on_nonfinite == "continue") return OnNonfinite::Continue;
     throw UserError("--on-nonfinite " + o.on_nonfinite + " is unknown; expected stop, skip or continue");
+}
+
+MatmulPrecision matmul_precision(const Options& o) {
+    if (o.matmul_precision == "fp32") return MatmulPrecision::Float32;
+    if (o.matmul_precision == "tf32") return MatmulPrecision::Tf32;
+    if (o.matmul_precision == "bf16") return MatmulPrecision::Bfloat16;
+    throw UserError("--matmul-precision " + o.matmul_precision + " is unknown; expected fp32, tf32 or bf16");
 }
 
 std::vector<OptionValue> values_of(const Options& options) {

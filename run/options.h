@@ -41,7 +41,7 @@ struct Options {
     std::string spectra;
     bool distance_from_init = false, noise_scale = false, example_norms = false;
     int64_t sharpness_every = 0, hessian_every = 0;
-    std::string device = "auto";
+    std::string device = "auto", matmul_precision = "fp32";
     int64_t threads = 0;
 };
 
@@ -66,5 +66,6 @@ ModelConfig model_config(const Options& options, int64_t vocab);
 AdamWSettings adamw_settings(const Options& options);
 Schedule schedule(const Options& options);
 OnNonfinite on_nonfinite(const Options& options);
+MatmulPrecision matmul_precision(const Options& options);
 
 }  // namespace wobble

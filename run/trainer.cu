@@ -25,13 +25,13 @@ Trainer::Trainer(const Options& options)
       data_(open_training_data(options)),
       held_out_(open_held_out(options, data_.vocab())),
       context_(make_context(options)),
-      model_(make_model(model_config(options, data_.vocab()), options.precision, options.batch, true)),
-      optimizer_(model_->table(), adamw_settings(options)),
+      model_(make_model(model_config(options, data_.vocab()), options.precision, options.batch, true,
+                        context_.device)),
+      optimizer_(model_->table(), adamw_settings(options), context_.device),
       schedule_(schedule(options)),
-      observer_(options_, model_->table(), data_),
+      observer_(options_, model_->table(), data_, context_.device),
       landscape_(context_, *model_, options.batch) {
-    initialise(model_->table(), options.init_seed, model_->weights());
-    model_->weights_changed(context_);
+    draw_weights(context_, *model_, options.init_seed);
     optimizer_.measure_distance_from(observer_.initial_weights());
     optimizer_.group_tokens(observer_.decile_of_token());
 }
@@ -46,23 +46,18 @@ bool due(int64_t every, int64_t done) {
 }  // namespace
 
 /// Loss and gradient of the whole step: micro-batches one after the other, their gradients added up in
-/// float32.
-double Trainer::gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer) {
+/// float32. Nobody waits for them.
+void Trainer::gradients(const Batch& batch, Observer* observer) {
     const int64_t micro = options_.batch * options_.model.context;
     const double scale = 1.0 / double(batch.valid_targets);
-    double loss = 0, objective = 0;
     for (int64_t i = 0; i < options_.accum; ++i) {
-        loss += model_->forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
-                                options_.batch, options_.model.context, scale, i > 0);
-        objective += model_->objective();
-        if (observer) observer->after_forward(i, batch, model_->losses());
-        if (stop_at_nonfinite && !std::isfinite(loss)) return loss * scale;
+        model_->forward(context_, batch.inputs.data() + i * micro, batch.targets.data() + i * micro,
+                        options_.batch, options_.model.context, scale, i > 0);
+        if (observer) observer->after_forward(i, model_->losses());
         model_->backward(context_);
         if (observer) observer->after_backward(context_, i, model_->gradients());
     }
     model_->weight_identities(context_);
-    objective_ = objective * scale;
-    return loss * scale;
 }
 
 StepRow Trainer::step() {
@@ -72,19 +67,26 @@ StepRow Trainer::step() {
     const OnNonfinite policy = on_nonfinite(options_);
     const double lr = schedule_.at(step_);
     if (due(options_.sharpness_every, step_)) landscape_.remember_weights();
-    const double loss = gradients(batch_, policy != OnNonfinite::Continue, &observer_);
-
-    StepReport report;
-    report.grad_norm = NAN;
+    gradients(batch_, &observer_);
     const auto update = [&](OnNonfinite how) {
-        report = optimizer_.step(context_, model_->weights(), model_->gradients(), lr, step_ + 1, how);
-        if (report.applied) model_->weights_changed(context_);
+        optimizer_.launch(context_, model_->weights(), model_->gradients(), lr, step_ + 1, how,
+                          model_->loss_on_device());
+        model_->weights_changed(context_);
     };
-    if (std::isfinite(loss)) update(OnNonfinite::Stop);
+    update(OnNonfinite::Stop);
+
+    // Everything is under way; what follows waits for it.
+    const double targets = double(batch_.valid_targets), loss = model_->loss() / targets;
+    objective_ = model_->objective() / targets;
+    StepReport report = optimizer_.report(context_);
     if (!report.applied) {
+        if (!std::isfinite(loss)) report.grad_norm = NAN, report.nonfinite.clear();
         origin_ = find_origin();
         if (!report.nonfinite.empty()) origin_ += ", and so the gradient of " + report.nonfinite;
-        if (policy == OnNonfinite::Continue) update(policy);
+        if (policy == OnNonfinite::Continue) {
+            update(policy);
+            report = optimizer_.report(context_);
+        }
     }
     const bool finite = std::isfinite(loss) && report.nonfinite.empty();
     observation_ = observer_.end(context_, step_ + 1, batch_, report.grad_norm, finite);
@@ -139,7 +141,8 @@ std::vector<BatchRow> Trainer::batch_rows() const {
 std::string Trainer::find_origin() {
     Recorder recorder{ProbePlan("moments")};
     Recorder* const usual = std::exchange(context_.recorder, &recorder);
-    gradients(batch_, false, nullptr);
+    gradients(batch_, nullptr);
+    wait_for(context_.device);
     context_.recorder = usual;
     const Record* first = recorder.first_nonfinite();
     if (!first) return "the sum over micro-batches";
@@ -160,6 +163,7 @@ std::vector<EvalRow> Trainer::evaluate() {
     return rows;
 }
 
+/// The tensors of a buffer in the host's memory.
 std::vector<TensorView> Trainer::views(const std::string& prefix, const float* buffer) const {
     std::vector<TensorView> views;
     for (const Parameter& p : model_->table().parameters) {
@@ -180,11 +184,13 @@ std::vector<TensorView> counter_views(const int64_t& step, const int64_t& tokens
 }  // namespace
 
 void Trainer::write_checkpoint(const std::string& run, int keep) {
+    const HostCopy<float> weights = on_host(model_->weights()), m = on_host(optimizer_.m()),
+                          v = on_host(optimizer_.v());
     std::vector<TensorView> state = counter_views(step_, tokens_, cursor_);
-    for (const auto& moments : {views("m.", optimizer_.m()), views("v.", optimizer_.v())}) {
+    for (const auto& moments : {views("m.", m.data()), views("v.", v.data())}) {
         state.insert(state.end(), moments.begin(), moments.end());
     }
-    wobble::write_checkpoint(run, step_, views("", model_->weights()), state, keep);
+    wobble::write_checkpoint(run, step_, views("", weights.data()), state, keep);
 }
 
 std::vector<std::string> Trainer::resume(const std::string& run) {
@@ -195,9 +201,8 @@ std::vector<std::string> Trainer::resume(const std::string& run) {
         read_tensor(files->state, view, const_cast<void*>(view.data));
     }
     load_weights(files->model, context_, *model_);
-    for (const auto& moments : {views("m.", optimizer_.m()), views("v.", optimizer_.v())}) {
-        for (const TensorView& view : moments) read_tensor(files->state, view, const_cast<void*>(view.data));
-    }
+    for (const auto& [prefix, moments] : {std::pair("m.", optimizer_.m()), std::pair("v.", optimizer_.v())})
+        read_tensors(files->state, prefix, model_->table(), context_.device, moments);
     return warnings;
 }
 

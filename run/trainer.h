@@ -54,7 +54,10 @@ class Trainer {
     int64_t parameter_count() const { return model_->table().count(); }
 
   private:
-    double gradients(const Batch& batch, bool stop_at_nonfinite, Observer* observer);
+    void gradients(const Batch& batch, Observer* observer);
+    HostCopy<float> on_host(const float* buffer) const {
+        return {context_.device, buffer, model_->table().buffer_size};
+    }
     std::string find_origin();
     void look_around(Observation& seen, double lr);
     std::vector<TensorView> views(const std::string& prefix, const float* buffer) const;

@@ -72,7 +72,7 @@ std::string without_probes(std::string text) {
     }
     // Calls that are statements of their own; all but the first stand in functions that nobody calls now.
     for (const char* call :
-         {"probe.wrote(", "probe.residual(", "probe.sum(", "probe.query(", "probe.pair("}) {
+         {"probe.wrote(", "probe.residual(", "probe.sum(", "probe.query(", "probe.pair(", "probe.finish("}) {
         for (size_t at; (at = text.find(call)) != std::string::npos;) {
             const size_t close = closing(text, at + std::string(call).size() - 1);
             if (text[close + 1] != ';') throw std::runtime_error("no statement: " + text.substr(at, 60));

@@ -72,8 +72,8 @@ ObservedHeads logits(const Values& qkv, const AttentionSizes& s) {
 }
 
 /// Σ_j ds_ij of each query, from out and lse as they are given; rows are [B, H, T].
-ObservedIdentity sum_of_ds(const Named& given, const AttentionSizes& s, bool blocks) {
-    ObservedIdentity sum{blocks ? "attention_backward" : "attention_backward_query", "sum dS", {}, {}, {}};
+ObservedIdentity sum_of_ds(const Named& given, const AttentionSizes& s) {
+    ObservedIdentity sum{"attention_backward", "sum dS", {}, {}, {}};
     const Values& qkv = given.at("qkv");
     const double scale = 1 / std::sqrt(double(s.D)), roundings = 4 + std::sqrt(double(s.D));
     for (int64_t row = 0; row < s.B * s.T * s.H; ++row) {
@@ -106,8 +106,7 @@ KernelCase attention_forward(const AttentionSizes& s, bool blocks) {
     KernelCase c;
     c.name = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
     c.terms = s.T + s.D + 8;
-    // Of blocks, probabilities and the output; else the output is added up where it lies, key by key.
-    c.narrow_roundings = blocks ? 2 : 2 * s.T;
+    c.narrow_roundings = blocks ? 2 : 1;  // of the output; of blocks, of probabilities too
     const int64_t C = s.H * s.D;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         return {in("qkv", random_values(seed + "qkv", s.B * s.T * 3 * C)), out("out", s.B * s.queries * C),
@@ -138,15 +137,17 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
     c.name = shape_label(blocks ? "attention_backward_blocks" : "attention_backward", s);
     c.forward = shape_label(blocks ? "attention_forward_blocks" : "attention_forward", s);
     c.terms = 2 * (s.T + s.D + 8);
-    c.narrow_roundings = blocks ? 4 : 2 * s.T;  // delta is made of an output that was rounded
+    c.narrow_roundings = 4;  // delta is made of an output that was rounded
     const int64_t C = s.H * s.D, rows = s.B * s.T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         const Values qkv = random_values(seed + "qkv", rows * 3 * C);
         const auto forward = reference::attention_forward(qkv, s.B, s.T, C, s.H);
-        std::vector<Operand> operands{
-            in("qkv", qkv), in("out", forward.out), in("lse", forward.lse, Kind::Sum),
-            in("dout", random_values(seed + "dout", rows * C)), out("dqkv", rows * 3 * C)};
-        if (!blocks) operands.push_back(out("delta", s.B * s.H * s.T, Kind::Sum));
+        std::vector<Operand> operands{in("qkv", qkv),
+                                      in("out", forward.out),
+                                      in("lse", forward.lse, Kind::Sum),
+                                      in("dout", random_values(seed + "dout", rows * C)),
+                                      out("dqkv", rows * 3 * C),
+                                      out("delta", s.B * s.H * s.T, Kind::Sum)};
         return operands;
     };
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
@@ -160,6 +161,7 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
                                         .dout = at.get<E>("dout"),
                                         .lse = at.get<A>("lse"),
                                         .dqkv = at.get<E>("dqkv"),
+                                        .delta = at.get<A>("delta"),
                                         .shape = shape},
                    {"case"});
             return;
@@ -188,23 +190,9 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
     set_naive(c, [=](const Named& given, auto zero) {
         return naive::attention_backward<decltype(zero)>(given, s);
     });
-    // Part 0, 1, 2 of dqkv: queries, keys, values.
-    const auto third = [=](int64_t part) {
-        return [=](const Named&, const Named& after) {
-            Values seen;
-            for (int64_t row = 0; row < rows; ++row) {
-                const double* first = after.at("dqkv").data() + (row * 3 + part) * C;
-                seen.insert(seen.end(), first, first + C);
-            }
-            return seen;
-        };
-    };
-    if (blocks) c.observed = {sees("output", "dqkv")};
-    else c.observed = {{"output", third(0)}, {"key", third(1)}, {"value", third(2)}};
-    if (blocks) c.matrix = "dqkv", c.columns = 3 * C;
-    c.identities = [=](const Named& given) -> std::vector<ObservedIdentity> {
-        return {sum_of_ds(given, s, blocks)};
-    };
+    c.observed = {sees("output", "dqkv")};
+    c.matrix = "dqkv", c.columns = 3 * C;
+    c.identities = [=](const Named& given) -> std::vector<ObservedIdentity> { return {sum_of_ds(given, s)}; };
     c.breaks = {"out"};
     return c;
 }

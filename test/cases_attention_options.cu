@@ -156,10 +156,9 @@ ObservedHeads observed_heads(const Named& given, const Variant& s) {
 
 /// Σ_j ds_ij of each query without the slopes of the cap, a sink's own counted, from out and lse as they are
 /// given; rows are [B, H, T].
-ObservedIdentity sum_of_ds(const Named& given, const Variant& s, bool blocks) {
+ObservedIdentity sum_of_ds(const Named& given, const Variant& s) {
     const size_t count = size_t(s.B * s.T * s.H);
-    ObservedIdentity sum{blocks ? "attention_backward" : "attention_backward_query", "sum dS", Values(count),
-                         Values(count), Values(count)};
+    ObservedIdentity sum{"attention_backward", "sum dS", Values(count), Values(count), Values(count)};
     const Values &qkv = given.at("qkv"), sinks = any_of(given, {"sinks"});
     const double scale = s.scale<double>();
     for_each_query(s, [&](int64_t b, int64_t t, int64_t i, int64_t h) {
@@ -202,7 +201,7 @@ KernelCase attention_forward(const Variant& s, bool blocks) {
     KernelCase c;
     c.name = name_of_case(s, "forward", blocks);
     c.terms = s.T + s.D + 8;
-    c.narrow_roundings = blocks ? 2 : 2 * s.T;
+    c.narrow_roundings = blocks ? 2 : 1;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         std::vector<Operand> operands{in("qkv", random_values(seed + "qkv", s.B * s.T * s.columns(), 1.5)),
                                       out("out", s.rows() * s.H * s.D),
@@ -241,6 +240,7 @@ void run_backward(Context& context, Buffers& at, const Variant& s, bool blocks) 
                                     .dout = at.get<E>("dout"),
                                     .lse = at.get<A>("lse"),
                                     .dqkv = at.get<E>("dqkv"),
+                                    .delta = at.get<A>("delta"),
                                     .shape = shape,
                                     .options = s.options,
                                     .sinks = s.sinks ? at.get<E>("sinks") : nullptr,
@@ -288,17 +288,18 @@ KernelCase attention_backward(const Variant& s, bool blocks) {
     c.name = name_of_case(s, "backward", blocks);
     c.forward = name_of_case(s, "forward", blocks);
     c.terms = 2 * (s.T * s.H / s.K + s.D + 8);
-    c.narrow_roundings = blocks ? 4 : 2 * s.T * s.H / s.K;
+    c.narrow_roundings = 4;
     if (s.sinks) c.terms = std::max(c.terms, s.B * s.T), c.narrow_roundings += s.B * s.T;
     c.operands = [=, seed = c.name]() -> std::vector<Operand> {
         Named given{{"qkv", random_values(seed + "qkv", s.B * s.T * s.columns(), 1.5)}};
         if (s.sinks) given["sinks"] = random_values(seed + "sinks", s.H);
         const Named forward = forward_of<double>(given, s);
-        std::vector<Operand> operands{in("qkv", given.at("qkv")), in("out", forward.at("out")),
+        std::vector<Operand> operands{in("qkv", given.at("qkv")),
+                                      in("out", forward.at("out")),
                                       in("lse", forward.at("lse"), Kind::Sum),
                                       in("dout", random_values(seed + "dout", s.rows() * s.H * s.D)),
-                                      out("dqkv", s.B * s.T * s.columns())};
-        if (!blocks) operands.push_back(out("delta", s.rows() * s.H, Kind::Sum));
+                                      out("dqkv", s.B * s.T * s.columns()),
+                                      out("delta", s.rows() * s.H, Kind::Sum)};
         if (s.sinks) {
             operands.push_back(in("sinks", given.at("sinks")));
             operands.push_back(out("dsink_shares", s.rows() * s.H));
@@ -316,27 +317,13 @@ KernelCase attention_backward(const Variant& s, bool blocks) {
         return result;
     };
     set_naive(c, [=](const Named& given, auto zero) { return backward_of<decltype(zero)>(given, s); });
-    // Some columns of every row of dqkv: those of queries, keys or values.
-    const auto part = [=](int64_t first, int64_t count) {
-        return [=](const Named&, const Named& after) {
-            Values seen;
-            for (int64_t row = 0; row < s.rows(); ++row) {
-                const double* begin = after.at("dqkv").data() + row * s.columns() + first * s.D;
-                seen.insert(seen.end(), begin, begin + count * s.D);
-            }
-            return seen;
-        };
-    };
-    if (blocks) c.observed = {sees("output", "dqkv")};
-    else c.observed = {{"output", part(0, s.H)}, {"key", part(s.H, s.K)}, {"value", part(s.H + s.K, s.K)}};
-    if (blocks) c.matrix = "dqkv", c.columns = s.columns();
+    c.observed = {sees("output", "dqkv")};
+    c.matrix = "dqkv", c.columns = s.columns();
     if (s.sinks) {
         c.observed.push_back(sees("output", "dsink_chunks"));
         c.observed.push_back(sees("output", "dsinks"));
     }
-    c.identities = [=](const Named& given) -> std::vector<ObservedIdentity> {
-        return {sum_of_ds(given, s, blocks)};
-    };
+    c.identities = [=](const Named& given) -> std::vector<ObservedIdentity> { return {sum_of_ds(given, s)}; };
     c.breaks = {"out"};
     return c;
 }

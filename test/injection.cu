@@ -65,8 +65,8 @@ class Step {
         std::fill_n(optimizer_.v(), size(), 0.0f);
         std::fill(examples_.begin(), examples_.end(), 0.0);
         context_.recorder = recorder;
-        loss_ = model_.forward(context_, tokens_.data(), targets_.data(), shape_.B, shape_.T,
-                               1.0 / double(rows()));
+        model_.forward(context_, tokens_.data(), targets_.data(), shape_.B, shape_.T, 1.0 / double(rows()));
+        loss_ = model_.loss();
         model_.backward(context_);
         model_.weight_identities(context_);
         report_ = optimizer_.step(context_, model_.weights(), model_.gradients(), 1e-3, 1, OnNonfinite::Stop);

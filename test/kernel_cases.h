@@ -5,6 +5,7 @@
 // all.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 
 #include "test/buffers.h"
@@ -50,6 +51,12 @@ struct ObservedPair {
     Values write, stream;
     double roundings;  // on the way to one element of `write`, of the size of the largest
 };
+
+/// Where the kernels under test run: on the CPU, or where WOBBLE_TEST_DEVICE says.
+inline Device tested_device() {
+    static const char* const device = std::getenv("WOBBLE_TEST_DEVICE");
+    return device && std::string(device) == "cuda" ? Device::Cuda : Device::Cpu;
+}
 
 struct KernelCase {
     std::string name;  // kernel/shape

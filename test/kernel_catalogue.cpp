@@ -100,6 +100,10 @@ TEST(KernelCatalogue, HasACaseOfEveryKernelWhichShowsAllThatItDeclares) {
     const auto shown = shown_kernels();
     for (const auto& [name, declaration] : declared) {
         SCOPED_TRACE(name);
+        if (std::set<std::string>{"total", "totals", "prepare_update"}.count(name)) {
+            EXPECT_TRUE(declaration.channels.empty()) << "no probe is to see it";
+            continue;
+        }
         ASSERT_FALSE(declaration.channels.empty()) << "it declares no channel";
         const auto found = shown.find(name);
         if (found == shown.end()) {

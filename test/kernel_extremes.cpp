@@ -127,7 +127,8 @@ TEST_P(SmallKernels, NeverHideNanOrInfinity) {
 
 // Their coordinates in a kernel's calls of its probe are those of the matrix in memory.
 TEST_P(SmallKernels, KeepTheRowsThatAreSampled) {
-    if (kernel.matrix.empty()) return;
+    // Attention's backward is two kernels by rows, each of which writes some columns.
+    if (kernel.matrix.empty() || kernel.name.starts_with("attention_backward")) return;
     for (Precision precision : every_precision()) {
         const auto operands = this->operands(precision);
         Recorder recorder{ProbePlan("full"), "*"};

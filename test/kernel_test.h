@@ -13,12 +13,7 @@
 
 namespace wobble::test {
 
-/// Where the kernels under test run: on the CPU, or where WOBBLE_TEST_DEVICE says; and with which team on
-/// CUDA.
-inline Device tested_device() {
-    static const char* const device = std::getenv("WOBBLE_TEST_DEVICE");
-    return device && std::string(device) == "cuda" ? Device::Cuda : Device::Cpu;
-}
+/// With which team they run on CUDA.
 inline CudaTeam tested_team() {
     static const char* const name = std::getenv("WOBBLE_TEST_TEAM");
     const std::string team = name ? name : "";

@@ -45,7 +45,7 @@ TEST_F(Errors, InFlagsNameTheFlag) {
     refuses("--beta2 1", {"--beta2 is 1", "less than 1"});
     refuses("--schedule cosin", {"--schedule cosin", "cosine"});
     refuses("--device tpu", {"--device tpu", "cpu"});
-    refuses("--device cuda", {"--device cuda"});
+    refuses("--matmul-precision fp16", {"--matmul-precision fp16", "tf32"});
     refuses("--on-nonfinite ignore", {"--on-nonfinite ignore", "skip"});
     refuses("--probes everything", {"--probes everything", "moments"});
     refuses("--probe-every 0", {"--probe-every is 0"});

@@ -1,5 +1,4 @@
-// Probes pass on what a kernel tells them, change no value but the one they are told to, and on CUDA see the
-// same.
+// Probes pass on what a kernel tells them, and change no value but the one they are told to.
 #include <gtest/gtest.h>
 
 #include "probes/watch.h"
@@ -159,84 +158,6 @@ TYPED_TEST(WatchedTallies, PassSumsResidualsAndQueriesOn) {
         EXPECT_EQ(seen.heads[0].second.queries, 3);
         EXPECT_EQ(seen.heads[1].first, 2);
         EXPECT_EQ(seen.heads[1].second.queries, 2);
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------- lanes
-
-TYPED_TEST(WatchedTallies, OfALaneSeeTheSame) {
-    using A = TypeParam;
-    LaneProbe<Example<A>> probe;
-    Expected<A> expected[3];
-    std::vector<A> memory;
-    show(probe, memory, 6, 0, 37,
-         {std::numeric_limits<A>::denorm_min(), std::numeric_limits<A>::min(), A(0), A(NAN), A(1e-40)},
-         expected);
-    for (int channel : {0, 1, 2}) {
-        expect_moments(probe.of[channel], expected[channel].values,
-                       Rounding::values(expected[channel].values.size()));
-        EXPECT_EQ(std::pair(probe.of[channel].first_row, probe.of[channel].first_column),
-                  expected[channel].first);
-    }
-}
-
-TYPED_TEST(WatchedTallies, OfLanesAreTakenTogetherInTheirOrder) {
-    using A = TypeParam;
-    LaneProbe<Example<A>> fresh;
-    fresh.wants_residuals = true;
-    EXPECT_TRUE(fresh.full());
-    std::vector<LaneProbe<Example<A>>> lanes(3, fresh);
-    Expected<A> expected[3];
-    ExactPair exact;
-    for (int64_t lane : {2, 0, 1}) {
-        Expected<A> its[3];
-        std::vector<A> memory;
-        auto& probe = lanes[size_t(lane)];
-        show(probe, memory, 2, 2 * lane, 37, {A(0), A(INFINITY)}, its);
-        show_pair<A>(probe, 7, 3, 1, exact);
-        probe.sum(1, double(lane));
-        probe.residual(0, lane, double(lane) - 1, 2);
-        if (lane > 0) probe.query(lane % 2, {1, double(lane), 1, 1, 0, 1, 1});
-    }
-    for (int64_t lane : {0, 1, 2}) {
-        std::vector<A> memory;
-        LaneProbe<Example<A>> again;
-        show(again, memory, 2, 2 * lane, 37, {A(0), A(INFINITY)}, expected);
-    }
-    const auto seen = LaneProbe<Example<A>>::together(lanes);
-    for (int channel : {0, 1, 2}) {
-        expect_moments(seen.channels[channel].moments, expected[channel].values,
-                       Rounding::values(expected[channel].values.size()));
-        EXPECT_EQ(
-            std::pair(seen.channels[channel].moments.first_row, seen.channels[channel].moments.first_column),
-            expected[channel].first);
-    }
-    exact.template expect<A>(seen.pair);
-    EXPECT_EQ(seen.sums[1], 3);
-    EXPECT_EQ(seen.residuals[0].value, 2);
-    EXPECT_EQ(seen.residuals[0].bias, 0);
-    EXPECT_EQ(seen.residuals[0].worst_row, 0);
-    ASSERT_EQ(seen.heads.size(), 2u);
-    EXPECT_EQ(seen.heads[0].first, 1);
-    EXPECT_EQ(seen.heads[0].second.max_logit, 1);
-    EXPECT_EQ(seen.heads[1].second.max_logit, 2);
-}
-
-TYPED_TEST(WatchedTallies, OfALanePutAFaultInItsPlace) {
-    using A = TypeParam;
-    for (int64_t column : {0, 2, 3, 4}) {
-        LaneProbe<Example<A>> probe;
-        probe.fault = {Example<A>::Stored, 1, column, NAN};
-        for (int64_t row : {0, 1, 2}) {
-            const auto stored = probe.writes(Example<A>::Stored, row, At<4>{0}, splat<4>(A(1)));
-            const auto passed = probe.observe(Example<A>::Passing, row, At<4>{0}, splat<4>(A(1)));
-            for (int i = 0; i < 4; ++i) {
-                EXPECT_EQ(stored[i] != stored[i], row == 1 && i == column);
-                EXPECT_EQ(passed[i], 1);
-            }
-        }
-        EXPECT_EQ(probe.of[0].nans, column < 4);
-        EXPECT_EQ(probe.of[0].first_column, column < 4 ? column : -1);
     }
 }
 

@@ -1,17 +1,29 @@
 // The host's side of the stand-in for the CUDA runtime.
 #include "cuda_runtime.h"
 
+#include <cstdlib>
+
 const char* cudaGetErrorString(cudaError_t error) {
     switch (error) {
         case cudaSuccess:
             return "no error";
         case cudaErrorInvalidValue:
             return "invalid argument";
+        case cudaErrorNoDevice:
+            return "no device";
     }
     return "unknown error";
 }
 
 cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = 13000;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
@@ -21,6 +33,15 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
     simt::synchronize();
     return !memory || simt::release(memory) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+    *memory = std::malloc(bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+    simt::synchronize();
+    std::free(memory);
+    return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
     *stream = nullptr;

@@ -33,15 +33,27 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, simt::Place place = simt::P
     return simt::exchange(mask, value, (int(threadIdx.x) & 31) ^ lanes, place);
 }
 
+/// One fiber runs at a time: nothing needs to be done for these. 64 bits, as they are used.
+inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long value) {
+    return std::exchange(*p, *p + value);
+}
+inline unsigned long long atomicMax(unsigned long long* p, unsigned long long value) {
+    return std::exchange(*p, *p < value ? value : *p);
+}
+
 // ------------------------------------------------------------------------------------------------- host code
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorNoDevice = 100 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 using cudaStream_t = struct SimtStream*;
 
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
+cudaError_t cudaMallocHost(void** memory, size_t bytes);
+cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,

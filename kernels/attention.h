@@ -66,6 +66,11 @@ struct AttentionShape {
     HD int64_t column(int64_t h, int part) const {
         return ((part > 0 ? heads + (part - 1) * key_heads() : 0) + h) * head_size;
     }
+    /// The row of qkv of a `Row` or a `KeyRow`.
+    template <class R>
+    HD int64_t qkv_row(const R& row) const {
+        return row.b * sequence + row.t;
+    }
     /// Offset in qkv of head h of a part at (b, t).
     HD int64_t qkv(int64_t b, int64_t t, int64_t h, int part) const {
         return (b * sequence + t) * qkv_channels() + column(h, part);
@@ -256,7 +261,6 @@ struct AttentionBackwardQuery {
         T* dq = dqkv + shape.qkv(row.b, row.t, row.h, 0);
         const A d = dot(team, dout + row.out, out + row.out, D);
         [[maybe_unused]] double residual = 0, size = 0;
-        const int64_t out_row = row.b * shape.sequence + row.t, column = shape.column(row.h, 0);
         using Strip = Held<Team, A>;
         Strip held;
         for (int64_t from = 0; from < D; from += Strip::size) {
@@ -279,10 +283,12 @@ struct AttentionBackwardQuery {
                 }
             }
             held.each(team, length, D, [&](auto at, auto& sum) INLINED {
-                store(dq + from, at, probe.writes(Output, out_row, at_column(column + from, at), sum));
+                store(dq + from, at,
+                      probe.writes(Output, shape.qkv_row(row), at_column(shape.column(row.h, 0) + from, at),
+                                   sum));
             });
         }
-        probe.wrote(Output, out_row, column, dq, D);
+        probe.wrote(Output, shape.qkv_row(row), shape.column(row.h, 0), dq, D);
         if (sinks) {
             const A ds = exponential(A(sinks[row.h]) - lse[row.statistic]) * -d;
             if (team.leads()) dsinks[row.out / D] = T(ds);
@@ -333,8 +339,6 @@ struct AttentionBackwardKey {
         const T* v = qkv + shape.qkv(row.b, row.t, row.h, 2);
         T* dk = dqkv + shape.qkv(row.b, row.t, row.h, 1);
         T* dv = dqkv + shape.qkv(row.b, row.t, row.h, 2);
-        const int64_t out_row = row.b * shape.sequence + row.t;
-        const int64_t key_column = shape.column(row.h, 1), value_column = shape.column(row.h, 2);
         using Strip = Held<Team, A>;
         Strip held_k, held_v;
         for (int64_t from = 0; from < D; from += Strip::size) {
@@ -359,16 +363,19 @@ struct AttentionBackwardKey {
                     add(held_v, grad, p);
                 }
             }
-            const auto write = [&](Strip& held, T* to, int64_t column) INLINED {
-                held.each(team, length, D, [&](auto at, auto& sum) INLINED {
-                    store(to + from, at, probe.writes(Output, out_row, at_column(column + from, at), sum));
-                });
-            };
-            write(held_k, dk, key_column);
-            write(held_v, dv, value_column);
+            held_k.each(team, length, D, [&](auto at, auto& sum) INLINED {
+                store(dk + from, at,
+                      probe.writes(Output, shape.qkv_row(row), at_column(shape.column(row.h, 1) + from, at),
+                                   sum));
+            });
+            held_v.each(team, length, D, [&](auto at, auto& sum) INLINED {
+                store(dv + from, at,
+                      probe.writes(Output, shape.qkv_row(row), at_column(shape.column(row.h, 2) + from, at),
+                                   sum));
+            });
         }
-        probe.wrote(Output, out_row, key_column, dk, D);
-        probe.wrote(Output, out_row, value_column, dv, D);
+        probe.wrote(Output, shape.qkv_row(row), shape.column(row.h, 1), dk, D);
+        probe.wrote(Output, shape.qkv_row(row), shape.column(row.h, 2), dv, D);
     }
 };
 

@@ -27,6 +27,14 @@ const std::string& cuda_absence() {
     return absence;
 }
 
+std::string cuda_name() {
+    int device = 0;
+    cudaDeviceProp properties = {};
+    check_cuda(cudaGetDevice(&device), "the GPU");
+    check_cuda(cudaGetDeviceProperties(&properties, device), "the GPU's properties");
+    return std::string(properties.name) + ", " + std::to_string(properties.totalGlobalMem >> 30) + " GiB";
+}
+
 cudaStream_t cuda_stream() {
     static const cudaStream_t stream = [] {
         cudaStream_t created = nullptr;
@@ -98,6 +106,10 @@ void cuda_copy_within(void* to, const void* from, size_t bytes) {
 const std::string& cuda_absence() {
     static const std::string absence = "this build has no CUDA kernels";
     return absence;
+}
+
+std::string cuda_name() {
+    return "no GPU";
 }
 
 namespace detail {

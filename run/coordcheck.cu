@@ -267,6 +267,8 @@ class CoordCheck {
         return checks;
     }
 
+    void note_where() const { wobble::note_where(options_, context_); }
+
     /// What the models have in common.
     std::string describe() const {
         const std::string flags = flags_of(options_.model);
@@ -348,6 +350,7 @@ class CoordCheck {
 
 void run_coordcheck(const Command& command) {
     CoordCheck check(command);
+    check.note_where();
     const std::string title = check.describe();
     const std::vector<Scaling> scalings = check.run();
     std::printf("model   %s\n", title.c_str());

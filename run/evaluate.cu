@@ -78,10 +78,19 @@ Context make_context(const Options& options) {
     } else if (options.device == "cuda") {
         throw UserError("--device cuda: " + absence + "; choose --device cpu, or auto for what is there" +
                         (built_for_cuda() ? "" : ", or build where nvcc is"));
-    } else if (built_for_cuda()) {
-        std::fprintf(stderr, "note: %s; the CPU is used\n", absence.c_str());
     }
     return context;
+}
+
+std::string where(const Options& options, const Context& context) {
+    if (context.device == Device::Cuda) return "the GPU, " + cuda_name();
+    if (options.device == "cpu" || !built_for_cuda()) return "";
+    return "the CPU: " + cuda_absence();
+}
+
+void note_where(const Options& options, const Context& context) {
+    const std::string text = where(options, context);
+    if (!text.empty()) std::fprintf(stderr, "note: this runs on %s\n", text.c_str());
 }
 
 Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads, int64_t batch) {
@@ -105,6 +114,7 @@ Trained load_trained(const std::string& run, int64_t checkpoint, int64_t threads
     trained.model = make_model(model_config(options, wte->shape[0]), options.precision, batch, false,
                                trained.context.device);
     load_weights(files->model, trained.context, *trained.model);
+    note_where(options, trained.context);
     return trained;
 }
 

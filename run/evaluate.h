@@ -40,6 +40,11 @@ void load_weights(const SafetensorsFile& file, Context& context, Model<float>& m
 
 /// Device and threads as the options ask.
 Context make_context(const Options& options);
+/// Which device that is, as a phrase, where a person might wonder: empty for a CPU that was asked for or that
+/// this build knows alone.
+std::string where(const Options& options, const Context& context);
+/// The same as a line on stderr, for commands that print nothing else about themselves.
+void note_where(const Options& options, const Context& context);
 
 /// A trained model out of a run's checkpoint, for up to `batch` sequences at a time.
 struct Trained {

@@ -220,6 +220,8 @@ std::string Trainer::describe() const {
                                                      : " in bf16, weights rounded stochastically: ") +
         with_commas(parameter_count()) + " parameters, " + memory + ", " + n(context_.threads) +
         (context_.threads == 1 ? " thread\n" : " threads\n");
+    const std::string device = where(options_, context_);
+    if (!device.empty()) text += "device  " + device + "\n";
     std::string lines = data_.describe();
     for (size_t at = 0; at < lines.size();) {
         const size_t end = std::min(lines.find('\n', at), lines.size());

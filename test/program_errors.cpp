@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "run/machine.h"
 #include "test/program.h"
 
 namespace wobble::test {
@@ -169,6 +170,17 @@ TEST_F(Errors, OfTwoProcessesInOneRunStopTheSecond) {
     const Outcome o = train("--resume r", "flock -n r/.lock sleep 1 & sleep 0.2; ");
     EXPECT_EQ(o.status, 2) << o.out;
     EXPECT_NE(o.err.find("another process"), std::string::npos) << o.err;
+}
+
+// This machine may have a GPU or none, and this build kernels for one or none.
+TEST_F(Errors, OfTheDeviceSayWhatWasFound) {
+    refuses("--run new --device gpu" + small, {"--device gpu", "auto, cpu or cuda"});
+    const Outcome anything = train("--run a --steps 1" + small);
+    EXPECT_EQ(anything.status, 0) << anything.err;
+    if (anything.out.find("the GPU") != std::string::npos) return;
+    refuses("--run new --device cuda" + small, {"--device cuda", "this ", "choose --device cpu"});
+    EXPECT_EQ(anything.out.find("device  the CPU: this machine ") != std::string::npos, built_for_cuda())
+        << anything.out;
 }
 
 TEST_F(Errors, InSamplingNameTheFlag) {

@@ -1,6 +1,7 @@
 // The host's side of the stand-in for the CUDA runtime.
 #include "cuda_runtime.h"
 
+#include <cstdio>
 #include <cstdlib>
 
 const char* cudaGetErrorString(cudaError_t error) {
@@ -24,6 +25,15 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaDriverGetVersion(int* version) {
     *version = 13000;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+    std::snprintf(properties->name, sizeof properties->name, "software machine");
+    properties->totalGlobalMem = size_t(1) << 30;
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {

@@ -15,6 +15,7 @@ template <class T>
 struct ColumnTotals {
     using Element = T;
     using A = Accumulator<T>;
+    using Stored = A;
     static constexpr const char* name = "column_totals";
     enum Channel { Output };
     static constexpr const char* channels[] = {"output"};

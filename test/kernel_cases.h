@@ -49,7 +49,8 @@ using ObservedHeads = std::vector<std::vector<ObservedQuery>>;  // [H][queries o
 /// What a branch wrote, and what it was added to.
 struct ObservedPair {
     Values write, stream;
-    double roundings;  // on the way to one element of `write`, of the size of the largest
+    double roundings;     // on the way to one element of `write`, of the size of the largest
+    bool stored = false;  // each element was rounded to the storage type before it was added
 };
 
 /// Where the kernels under test run: on the CPU, or where WOBBLE_TEST_DEVICE says.

@@ -119,7 +119,7 @@ TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
                 << one.records()[i].channel << ": statistics depend on the number of threads";
         }
         const WatchedRun seen(kernel, three, before, after);
-        expect_tallies(kernel, seen, unit_roundoff(precision), before, after);
+        expect_tallies(kernel, seen, precision, before, after);
         expect_columns(kernel, seen.observation, after);
     }
 }
@@ -183,7 +183,7 @@ TEST_P(KernelsWithIdentities, ShowAWrongOperandInTheirResiduals) {
             Recorder recorder{ProbePlan("full")};
             const Named after = run(operands, precision, 1, &recorder).values();
             const WatchedRun seen(kernel, recorder, before, after);
-            expect_tallies(kernel, seen, unit_roundoff(precision), before, after);
+            expect_tallies(kernel, seen, precision, before, after);
             if (kernel.columns < 7) continue;  // one channel alone has no mean to be wrong about
             double share = 0;
             for (const ResidualRow& row : seen.observation.residuals)

@@ -172,8 +172,9 @@ StreamRow stream_row(const ObservedPair& pair) {
 
 }  // namespace
 
-void expect_tallies(const KernelCase& kernel, const WatchedRun& seen, double unit, const Named& before,
-                    const Named& after) {
+void expect_tallies(const KernelCase& kernel, const WatchedRun& seen, Precision precision,
+                    const Named& before, const Named& after) {
+    const double unit = unit_roundoff(precision);
     const auto sums = kernel.sums ? kernel.sums(before, after) : std::vector<ObservedSum>{};
     ASSERT_EQ(seen.sums.size(), sums.size());
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -192,7 +193,8 @@ void expect_tallies(const KernelCase& kernel, const WatchedRun& seen, double uni
     const ObservedPair pair = kernel.pair(before);
     const StreamRow expected = stream_row(pair);
     // Up to 256 values of a lane, and the lanes, are added up in the kernel's precision.
-    const double sum = 272 * unit, write = pair.roundings * unit * largest_magnitude(pair.write);
+    const double sum = 272 * unit, storage = pair.stored && precision == Precision::Bfloat16 ? 0x1p-9 : 0,
+                 write = (pair.roundings * unit + storage) * largest_magnitude(pair.write);
     EXPECT_NEAR(row.stream_rms, expected.stream_rms, sum * expected.stream_rms);
     EXPECT_NEAR(row.write_rms, expected.write_rms, sum * expected.write_rms + write);
     const double relative = 2 * sum + write / expected.write_rms;

@@ -28,8 +28,8 @@ struct WatchedRun {
 };
 
 /// Sums, residuals, heads and pair are those of the reference, to what rounding in units of `unit` may do.
-void expect_tallies(const KernelCase& kernel, const WatchedRun& seen, double unit, const Named& before,
-                    const Named& after);
+void expect_tallies(const KernelCase& kernel, const WatchedRun& seen, Precision precision,
+                    const Named& before, const Named& after);
 
 /// Where the reference has a value that is not finite, so has the row; where its value is finite and
 /// `all_finite`, so is the row's.

@@ -12,9 +12,9 @@
 //
 // Queries, keys and values lie side by side in a row of qkv: H query heads of D channels, then K key heads
 // and K value heads. With K < H, H / K query heads share a key head (grouped-query attention, Ainslie et al.
-// 2023). Each of the three kernels here is one row per team and right for every head size and team. The CPU
-// has a second text over blocks in attention_blocks.h, which the matrix product's register tiles make many
-// times faster.
+// 2023). Each of the three kernels here is one row per team and right for every head size and team. Both
+// devices have a second text that register tiles make many times faster: attention_blocks.h on the CPU,
+// flash.h on CUDA.
 #pragma once
 
 #include "kernels/context.h"
@@ -212,10 +212,9 @@ struct AttentionForward {
     ObservedMatrix<T> observed() const { return {out, shape.channels(), shape.batch * shape.queries}; }
     int64_t observed_heads() const { return shape.heads; }
 
+    // CUDA's choice of a text, in attention_cuda.h.
     template <class Run>
-    void on_cuda(const Context&, bool, Run&& run) const {
-        run(shape.rows(), *this);
-    }
+    void on_cuda(const Context& context, bool watched, Run&& run) const;
     // The CPU's own text, in attention_blocks.h.
     int64_t parts() const;
     template <class Watch>

@@ -153,27 +153,9 @@ struct AttentionBackward {
     const T* sinks = nullptr;  // [H], or null
     T* dsinks = nullptr;       // [B, T, H], where there are sinks: each query's share, for `ColumnSum`
 
-    /// On CUDA by rows, the queries' gradients and then the keys'.
+    /// On CUDA, the queries' gradients and then the keys', in attention_cuda.h.
     template <class Run>
-    void on_cuda(const Context&, bool, Run&& run) const {
-        run(shape.rows(), AttentionBackwardQuery<T>{.qkv = qkv,
-                                                    .out = out,
-                                                    .dout = dout,
-                                                    .lse = lse,
-                                                    .delta = delta,
-                                                    .dqkv = dqkv,
-                                                    .shape = shape,
-                                                    .options = options,
-                                                    .sinks = sinks,
-                                                    .dsinks = dsinks});
-        run(shape.key_rows(), AttentionBackwardKey<T>{.qkv = qkv,
-                                                      .dout = dout,
-                                                      .lse = lse,
-                                                      .delta = delta,
-                                                      .dqkv = dqkv,
-                                                      .shape = shape,
-                                                      .options = options});
-    }
+    void on_cuda(const Context& context, bool watched, Run&& run) const;
 
     int64_t parts() const { return shape.batch * shape.key_heads(); }
     ObservedMatrix<T> observed() const { return {dqkv, shape.qkv_channels(), shape.batch * shape.sequence}; }

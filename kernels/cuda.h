@@ -22,11 +22,15 @@
 
 #ifdef WOBBLE_CUDA
 
-// An array of `count` elements that the threads of a block share.
+// An array of `count` elements that the threads of a block share; and one of as many as the launch gives
+// them memory for.
 #ifdef WOBBLE_SIMT
 #define SHARED(type, name, count) const simt::SharedArray<type> name(#name, count)
+#define DYNAMIC_SHARED(type, name) \
+    const simt::SharedArray<type> name(#name, simt::dynamic_bytes() / int64_t(sizeof(type)))
 #else
 #define SHARED(type, name, count) __shared__ type name[count]
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #endif
 
 #endif

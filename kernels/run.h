@@ -44,11 +44,29 @@ __global__ void __launch_bounds__(block_threads) warp_per_row(int64_t rows, Kern
     probe.finish();
 }
 
+/// The threads of a block. A kernel that cuts its work by blocks of another size says so in `cuda_threads`,
+/// and in `shared_bytes` what memory they share.
+template <class Kernel>
+constexpr int threads_of = block_threads;
+template <class Kernel>
+requires requires {
+    Kernel::cuda_threads;
+}
+constexpr int threads_of<Kernel> = Kernel::cuda_threads;
+template <class Kernel>
+constexpr int shared_bytes_of = 0;
+template <class Kernel>
+requires requires {
+    Kernel::shared_bytes;
+}
+constexpr int shared_bytes_of<Kernel> = Kernel::shared_bytes;
+
 /// One block per row: for rows that are long, or few.
 template <class Kernel, class Watch>
-__global__ void __launch_bounds__(block_threads) block_per_row(Kernel kernel, Watch watch) {
-    constexpr int warps = block_threads / 32;
-    auto probe = watch.probe(int64_t(blockIdx.x) * warps + threadIdx.x / 32, int(threadIdx.x), block_threads);
+__global__ void __launch_bounds__(threads_of<Kernel>) block_per_row(Kernel kernel, Watch watch) {
+    constexpr int threads = threads_of<Kernel>;
+    auto probe =
+        watch.probe(int64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32, int(threadIdx.x), threads);
     kernel(Block<cuda_pack<Kernel>>{}, int64_t(blockIdx.x), probe);
     probe.finish();
 }
@@ -60,8 +78,12 @@ constexpr bool always_warps = requires {
     Kernel::suits_warps;
 };
 template <class Kernel>
+constexpr bool always_blocks = requires {
+    Kernel::cuda_threads;
+};
+template <class Kernel>
 bool wants_blocks(const Context& context, const Kernel& kernel) {
-    if (always_warps<Kernel>) return false;
+    if (always_warps<Kernel> || always_blocks<Kernel>) return always_blocks<Kernel>;
     if (context.cuda_team != CudaTeam::ByLength) return context.cuda_team == CudaTeam::Block;
     return kernel.row_elements() > 2048;
 }
@@ -69,27 +91,44 @@ bool wants_blocks(const Context& context, const Kernel& kernel) {
 /// The warps that work on so many rows.
 template <class Kernel>
 int64_t warps_for(const Context& context, int64_t rows, const Kernel& kernel) {
-    return rows * (wants_blocks(context, kernel) ? block_threads / 32 : 1);
+    return rows * (wants_blocks(context, kernel) ? threads_of<Kernel> / 32 : 1);
+}
+
+template <class Kernel, class Watch>
+void run_blocks(int64_t rows, Kernel kernel, Watch watch) {
+    constexpr int shared = shared_bytes_of<Kernel>, without_asking = 48 << 10;
+    if constexpr (shared > without_asking) {
+        check_cuda(cudaFuncSetAttribute(block_per_row<Kernel, Watch>,
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                   Kernel::name);
+    }
+    void* arguments[] = {&kernel, &watch};
+    check_cuda(cudaLaunchKernel(block_per_row<Kernel, Watch>, dim3{unsigned(rows), 1, 1},
+                                dim3{threads_of<Kernel>, 1, 1}, arguments, shared, cuda_stream()),
+               Kernel::name);
+}
+
+template <class Kernel, class Watch>
+void run_warps(int64_t rows, Kernel kernel, Watch watch) {
+    void* arguments[] = {&rows, &kernel, &watch};
+    check_cuda(cudaLaunchKernel(warp_per_row<Kernel, Watch>,
+                                dim3{unsigned(ceil_div(rows * 32, block_threads)), 1, 1},
+                                dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
+               Kernel::name);
 }
 
 /// The only launch of a row kernel on CUDA.
 template <class Kernel, class Watch>
 void run_on_cuda(const Context& context, int64_t rows, Kernel kernel, Watch watch) {
     if (rows == 0) return;
-    if constexpr (!always_warps<Kernel>) {
-        if (wants_blocks(context, kernel)) {
-            void* arguments[] = {&kernel, &watch};
-            check_cuda(cudaLaunchKernel(block_per_row<Kernel, Watch>, dim3{unsigned(rows), 1, 1},
-                                        dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
-                       Kernel::name);
-            return;
-        }
+    if constexpr (always_blocks<Kernel>) {
+        run_blocks(rows, kernel, watch);
+    } else if constexpr (always_warps<Kernel>) {
+        run_warps(rows, kernel, watch);
+    } else {
+        if (wants_blocks(context, kernel)) run_blocks(rows, kernel, watch);
+        else run_warps(rows, kernel, watch);
     }
-    void* arguments[] = {&rows, &kernel, &watch};
-    check_cuda(cudaLaunchKernel(warp_per_row<Kernel, Watch>,
-                                dim3{unsigned(ceil_div(rows * 32, block_threads)), 1, 1},
-                                dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
-               Kernel::name);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include "kernels/error.h"
 #include "kernels/run.h"
 #ifdef WOBBLE_CUDA
+#include "kernels/attention_cuda.h"
 #include "kernels/product_cuda.h"
 #include "probes/watch_on_cuda.h"
 #endif

@@ -211,8 +211,15 @@ void add_attention_cases(std::vector<KernelCase>& table) {
             table.push_back(attention_backward(s, blocks));
         }
     }
+    // Heads that CUDA works on in tiles, longer than one.
+    const int64_t tiled[][4] = {{1, 150, 2, 32}, {2, 130, 1, 64}, {1, 70, 1, 128}, {1, 65, 2, 104}};
+    for (const auto& [B, T, H, D] : tiled) {
+        const AttentionSizes s{B, T, H, D, T};
+        table.push_back(attention_forward(s, true));
+        table.push_back(attention_backward(s, true));
+    }
     // As when tokens are added to a cache.
-    const int64_t added[][5] = {{1, 33, 2, 8, 1}, {3, 33, 1, 40, 5}, {1, 130, 2, 8, 60}};
+    const int64_t added[][5] = {{1, 33, 2, 8, 1}, {3, 33, 1, 40, 5}, {1, 130, 2, 8, 60}, {2, 100, 1, 48, 30}};
     for (const auto& [B, T, H, D, queries] : added) {
         const AttentionSizes s{B, T, H, D, queries};
         table.push_back(attention_forward(s, false));

@@ -349,10 +349,23 @@ void add_attention_option_cases(std::vector<KernelCase>& table) {
             table.push_back(attention_backward(s, blocks));
         }
     }
+    // Heads that CUDA works on in tiles, some of which nobody sees.
+    const Variant tiled[] = {
+        {"grouped", 1, 70, 4, 2, 40, 70, {}, false},
+        {"softcap", 1, 33, 1, 1, 64, 33, {.softcap = 2}, false},
+        {"window", 1, 203, 1, 1, 32, 203, {.window = 20}, false},
+        {"sinks", 1, 33, 2, 2, 128, 33, {}, true},
+        {"all", 2, 150, 4, 2, 32, 150, {.scale = 0.5, .softcap = 3, .window = 70}, true},
+    };
+    for (const Variant& s : tiled) {
+        table.push_back(attention_forward(s, true));
+        table.push_back(attention_backward(s, true));
+    }
     // As when tokens are added to a cache.
     const Variant added[] = {
         {"grouped", 3, 33, 4, 1, 8, 5, {}, false},
         {"all", 2, 130, 4, 2, 8, 60, {.scale = 0.5, .softcap = 3, .window = 30}, true},
+        {"all", 1, 130, 4, 2, 64, 60, {.scale = 0.5, .softcap = 3, .window = 30}, true},
     };
     for (const Variant& s : added)
         for (bool blocks : {false, true}) table.push_back(attention_forward(s, blocks));

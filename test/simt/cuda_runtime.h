@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "test/simt/simt.h"
+#include "test/simt/tensor_core.h"
 
 #define __global__
 #define __device__
@@ -31,6 +32,11 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, simt::Place place = simt::Pl
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, simt::Place place = simt::Place::current()) {
     return simt::exchange(mask, value, (int(threadIdx.x) & 31) ^ lanes, place);
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, simt::Place place = simt::Place::current()) {
+    return simt::exchange(mask, value, lane & 31, place);
 }
 
 /// One fiber runs at a time: nothing needs to be done for these. 64 bits, as they are used.
@@ -66,10 +72,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <class T>
+cudaError_t cudaFuncSetAttribute(T*, cudaFuncAttribute, int bytes) {
+    return bytes <= 163 << 10 ? cudaSuccess : cudaErrorInvalidValue;  // what every GPU compiled for has
+}
+
 /// Arguments are copied here, as they are by the real one.
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
-                             size_t /*shared*/, cudaStream_t) {
+                             size_t shared, cudaStream_t) {
     const std::string name = simt::readable(typeid(void (*)(Parameters...)));
     const auto copied = [&]<size_t... I>(std::index_sequence<I...>) {
         (simt::check_argument(name, *static_cast<Parameters*>(arguments[I])), ...);
@@ -77,7 +89,8 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
     }
     (std::index_sequence_for<Parameters...>{});
     simt::enqueue([=] {
-        simt::run({name, grid, block, [=] { std::apply(kernel, std::tuple<Parameters...>(*copied)); }});
+        simt::run(
+            {name, grid, block, shared, [=] { std::apply(kernel, std::tuple<Parameters...>(*copied)); }});
     });
     return cudaSuccess;
 }

@@ -76,10 +76,25 @@ struct StackAllocator {
 class Block;
 Block* running = nullptr;
 
+/// A copy to shared memory that goes on in the background.
+struct Copy {
+    SharedMemory* memory;
+    const char* name;
+    int64_t index;
+    const void* from;
+    Place place;
+    char* to() const { return memory->bytes.data() + size_t(index) * memory->element; }
+};
+
 class Block {
   public:
     Block(const Launch& launch, Index3 index, uint64_t order)
-        : launch_(launch), index_(index), state_(order), threads_(launch.block.x), lanes_(threads_) {}
+        : launch_(launch),
+          index_(index),
+          state_(order),
+          threads_(launch.block.x),
+          lanes_(threads_),
+          arrived_((threads_ + 31) / 32) {}
 
     void run() {
         running = this;
@@ -135,19 +150,14 @@ class Block {
         if (!(mask >> (own & 31) & 1u)) fail("this lane is not in the mask that it gives", place);
         lane.place = place, lane.mask = mask, lane.kind = kind, lane.mine = mine;
         lane.state = State::AtWarp;
-        bool all = true;
-        for (int l = 0; l < 32; ++l) {
-            if (!(mask >> l & 1u)) continue;
-            if (size_t(first + l) >= threads_) fail("the mask names lanes that the block lacks", place);
-            const Lane& other = lanes_[size_t(first + l)];
-            if (other.state == State::Ready) {
-                all = false;
-                continue;
-            }
-            if (other.state != State::AtWarp || other.mask != mask || other.kind != kind)
-                apart(l, other, place);
+        // Most of the time others are still to come.
+        int& arrived = arrived_[size_t(own / 32)];
+        if (mask == ~0u && ++arrived < 32) {
+            wait();
+            return;
         }
-        if (!all) {
+        arrived = 0;
+        if (!all_there(own)) {
             wait();
             return;
         }
@@ -166,6 +176,7 @@ class Block {
         const Key key{place.file_name(), place.line(), place.column(), type.hash_code()};
         SharedMemory& memory = shared_[key];
         if (memory.touches.empty()) {
+            memory.element = element;
             memory.bytes.assign(element * size_t(count), char(0xff));  // NaN, whatever is read
             memory.touches.resize(size_t(count));
         }
@@ -199,6 +210,22 @@ class Block {
         touch.write_block = block_epoch_, touch.write_warp = lanes_[size_t(now_)].warp_epoch;
     }
 
+    int64_t dynamic_bytes() const { return int64_t(launch_.shared); }
+    void begin_copy(const Copy& copy) {
+        Touch& touch = copy.memory->touches[size_t(copy.index)];
+        write(touch, copy.name, copy.index, copy.place);
+        touch.writer = Touch::nobody;  // nothing is there until it is waited for
+        std::memset(copy.to(), 0xff, copy.memory->element);
+        lanes_[size_t(now_)].copies.push_back(copy);
+    }
+    void wait_for_copies() {
+        for (const Copy& copy : std::exchange(lanes_[size_t(now_)].copies, {})) {
+            write(copy.memory->touches[size_t(copy.index)], copy.name, copy.index, copy.place);
+            if (copy.from) std::memcpy(copy.to(), copy.from, copy.memory->element);
+            else std::memset(copy.to(), 0, copy.memory->element);
+        }
+    }
+
   private:
     enum class State { Ready, AtBlockBarrier, AtWarp, Done };
     struct Lane {
@@ -209,6 +236,7 @@ class Block {
         Collective kind{};
         void* mine = nullptr;
         int64_t warp_epoch = 0;
+        std::vector<Copy> copies;  // that it has not waited for
     };
     struct Key {
         std::string file;
@@ -217,6 +245,21 @@ class Block {
         auto operator<=>(const Key&) const = default;
     };
 
+    /// Whether all whom thread `own` waits for have come; fails where one never will.
+    bool all_there(int own) const {
+        const Lane& lane = lanes_[size_t(own)];
+        const int first = own / 32 * 32;
+        bool all = true;
+        for (int l = 0; l < 32; ++l) {
+            if (!(lane.mask >> l & 1u)) continue;
+            if (size_t(first + l) >= threads_) fail("the mask names lanes that the block lacks", lane.place);
+            const Lane& other = lanes_[size_t(first + l)];
+            if (other.state == State::Ready) all = false;
+            else if (other.state != State::AtWarp || other.mask != lane.mask || other.kind != lane.kind)
+                apart(l, other, lane.place);
+        }
+        return all;
+    }
     /// Lane l will not come to the operation that the running lane is at.
     [[noreturn]] void apart(int l, const Lane& other, const Place& place) const {
         const std::string who = "lane " + std::to_string(l);
@@ -255,6 +298,7 @@ class Block {
             if (lane.state == State::Done) continue;
             now_ = int(t);
             try {
+                if (lane.state == State::AtWarp) all_there(now_);
                 fail("waits for ever: others of its block are elsewhere", lane.place);
             } catch (...) {
                 failure_ = std::current_exception();
@@ -272,6 +316,7 @@ class Block {
     std::exception_ptr failure_;
     int now_ = 0;
     size_t at_barrier_ = 0;
+    std::vector<int> arrived_;  // by warp: lanes that wait for all of it
     int64_t block_epoch_ = 0;
 };
 
@@ -412,6 +457,17 @@ void out_of_bounds(const char* name, int64_t index, int64_t size, Place place) {
     fault(std::string(name) + "[" + std::to_string(index) + "] is outside of the " + std::to_string(size) +
               " elements of that array in shared memory",
           place);
+}
+int64_t dynamic_bytes() {
+    return running->dynamic_bytes();
+}
+void begin_copy(SharedMemory& memory, const char* name, int64_t index, const void* from, size_t bytes,
+                Place place) {
+    if (from) check_aligned(from, bytes, place);
+    running->begin_copy({&memory, name, index, from, place});
+}
+void wait_for_copies() {
+    running->wait_for_copies();
 }
 SharedMemory& shared_memory(const Place& place, const std::type_info& type, size_t element, int64_t count) {
     return running->shared(place, type, element, count);

@@ -48,7 +48,7 @@ void set_seed(uint64_t seed);
 void block_barrier(Place place);
 void warp_barrier(unsigned mask, Place place);
 
-enum class Collective { Barrier, Exchange };
+enum class Collective { Barrier, Exchange, LoadMatrices, MultiplyAdd };
 /// Waits until all lanes of `mask` have come to the same kind of operation. The last one calls `act` for all,
 /// with what each lane brought, by lane; null where a lane takes no part.
 void meet(unsigned mask, Collective kind, void* mine, const std::function<void(void* (&)[32])>& act,
@@ -94,10 +94,18 @@ void on_write(Touch& touch, const char* name, int64_t index, Place place);
 
 /// One array of a block's shared memory.
 struct SharedMemory {
+    size_t element = 0;
     std::vector<char> bytes;
     std::vector<Touch> touches;
 };
 SharedMemory& shared_memory(const Place& place, const std::type_info& type, size_t element, int64_t count);
+/// What the launch gives each block besides the arrays that its kernel declares.
+int64_t dynamic_bytes();
+/// The running thread begins to copy to an element, or zeros where `from` is null; until it has waited for
+/// that, nobody may read there.
+void begin_copy(SharedMemory& memory, const char* name, int64_t index, const void* from, size_t bytes,
+                Place place);
+void wait_for_copies();
 
 template <class T>
 class SharedArray {
@@ -129,11 +137,18 @@ class SharedArray {
         int64_t index_;
     };
     Element operator[](int64_t index) const {
-        if (index < 0 || index >= count_) out_of_bounds(name_, index, count_, place_);
+        check(index);
         return Element(*this, index);
+    }
+    void copy_later(int64_t index, const void* from) const {
+        check(index);
+        begin_copy(*memory_, name_, index, from, sizeof(T), place_);
     }
 
   private:
+    void check(int64_t index) const {
+        if (index < 0 || index >= count_) out_of_bounds(name_, index, count_, place_);
+    }
     const char* name_;
     SharedMemory* memory_;
     int64_t count_;
@@ -162,6 +177,7 @@ class OpenMemory {
 struct Launch {
     std::string kernel;  // its type
     Index3 grid, block;
+    size_t shared;               // dynamic_bytes
     std::function<void()> body;  // what every thread does
 };
 void run(const Launch& launch);

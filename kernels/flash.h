@@ -1,0 +1,81 @@
+// Attention on CUDA in tiles (FlashAttention: Dao et al. 2022; Dao 2023): the formulas of attention.h, scores
+// never leaving registers.
+//
+// A block of threads owns the result of some rows, sixteen to a warp, and goes over the tiles of keys (or of
+// queries) that they need, fetching the next while it works on this one. Forward and the queries' gradients
+// belong to tiles of queries, the keys' and values' to tiles of keys, so nothing is added up by two and the
+// order of every sum is fixed. Tiles that nobody sees, by causality or a window, are not visited.
+//
+// Each kernel is made for heads of 32, 64 or 128 channels; heads in between, of whole chunks, are filled up
+// with zeros.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/warp_tiles.h"
+
+#ifdef WOBBLE_CUDA
+
+namespace wobble {
+
+/// The sizes of the tiles for heads of D channels.
+template <class T, int D>
+struct FlashSizes {
+    static constexpr bool narrow = sizeof(T) == 2;
+    static constexpr int warps = narrow || D <= 64 ? 4 : 2, threads = 32 * warps;
+    static constexpr int rows = 16 * warps;                                            // that a block owns
+    static constexpr int others = narrow ? (D <= 64 ? 64 : 32) : (D <= 64 ? 32 : 16);  // in a tile it visits
+    using Tile = SharedTile<T, D>;
+    /// What a block owns in shared memory: `owned` tiles of its rows, and two times `visited` of the others.
+    static constexpr int chunks(int owned, int visited) {
+        return owned * Tile::chunks(rows) + 2 * visited * Tile::chunks(others);
+    }
+};
+
+/// Who sees whom, in one sequence: queries have their positions in it.
+struct Visibility {
+    int64_t sequence;
+    AttentionOptions options;
+
+    __device__ bool sees(int64_t query, int64_t key) const {
+        return key <= query && query < sequence && key >= options.first_key(query);
+    }
+    /// Whether every query of [query, query + queries) sees every key of [key, key + keys).
+    __device__ bool all(int64_t query, int64_t queries, int64_t key, int64_t keys) const {
+        const int64_t last = query + queries - 1;
+        return last < sequence && key + keys - 1 <= query && key >= options.first_key(last);
+    }
+};
+
+/// The row of a warp's sixteen that a lane's numbers of a half belong to.
+__device__ inline int row_of_lane(int half) {
+    return int(threadIdx.x) / 32 * 16 + int(threadIdx.x) % 32 / 4 + 8 * half;
+}
+
+/// In place of scores: scaled and capped, and -inf where `masked` and nobody sees.
+template <int N, class Sees>
+__device__ __forceinline__ void make_logits(LaneTile<N>& scores, float scale, float cap, bool masked,
+                                            Sees&& sees) {
+    each_number(scores, [&](float& s, int, int) INLINED { s *= scale; });
+    if (cap > 0) each_number(scores, [&](float& s, int, int) INLINED { s = capped(s, cap); });
+    if (masked) {
+        each_number(scores, [&](float& s, int half, int column) INLINED {
+            if (!sees(half, column)) s = -INFINITY;
+        });
+    }
+}
+
+/// Whether a head of D channels has a tile kernel, and `run(std::integral_constant<int, size>())` with the
+/// size that it fits.
+template <class T, class Run>
+bool with_flash_size(int64_t D, Run&& run) {
+    constexpr int64_t chunk = 16 / int64_t(sizeof(T));
+    if (D < 32 || D > 128 || D % chunk != 0) return false;
+    if (D <= 32) run(std::integral_constant<int, 32>());
+    else if (D <= 64) run(std::integral_constant<int, 64>());
+    else run(std::integral_constant<int, 128>());
+    return true;
+}
+
+}  // namespace wobble
+
+#endif

@@ -123,7 +123,7 @@ $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 # that finds wrong is thrown from where it happens, a forbidden access to memory too. Other objects are shared.
 SIMT       := $(OBJ)/simt
 SIMT_FLAGS  = $(subst -O3,-O1,$(CXXFLAGS)) -fnon-call-exceptions -Itest/simt -DWOBBLE_SIMT
-SIMT_CU    := $(filter-out model/gpt_float64.cu,$(wildcard kernels/*.cu model/*.cu optim/*.cu run/*.cu test/cases_*.cu test/simt/*.cu))
+SIMT_CU    := $(filter-out %_float64.cu,$(wildcard kernels/*.cu probes/*.cu model/*.cu optim/*.cu run/*.cu test/cases_*.cu test/simt/*.cu))
 SIMT_CPP   := $(wildcard test/simt/*.cpp)
 SHARED_CPP := $(filter-out bench/% run/command_line.cpp,$(filter %.cpp,$(LIB_SRC))) \
               $(addprefix test/,kernel_cases.cpp kernels.cpp kernel_probes.cpp tallies.cpp buffers.cpp reference.cpp)

@@ -71,8 +71,8 @@ struct SoftmaxCrossEntropy {
             team.each(V, [&](auto at) INLINED {
                 auto value = exponential(load(z, at) - maximum) * factor - shared;
                 if (at.index <= target && target < at.index + at.width) {
-                    const int i = int(target - at.index);
-                    value.set(i, value[i] - wanted);
+                    for (int i = 0; i < at.width; ++i)
+                        if (at.index + i == target) value.set(i, value[i] - wanted);
                 }
                 const auto before_cap = cap > A(0) ? value * slope_of_capped(load(z, at), cap) : value;
                 store(dlogits + row * V, at, probe.writes(Gradient, row, at, before_cap));
@@ -93,7 +93,7 @@ struct SoftmaxCrossEntropy {
         if constexpr (Probe::looks) {
             const A mean_logit = team.sum(mean);
             if (team.leads()) {
-                const auto see = [&](Channel channel, A value) {
+                const auto see = [&](Channel channel, A value) INLINED {
                     return probe.observe(channel, row, At<1>{0}, splat<1>(value))[0];
                 };
                 see(LogSumExp, log_z);

@@ -26,7 +26,7 @@ struct FlashSizes {
     static constexpr int others = narrow ? (D <= 64 ? 64 : 32) : (D <= 64 ? 32 : 16);  // in a tile it visits
     using Tile = SharedTile<T, D>;
     /// What a block owns in shared memory: `owned` tiles of its rows, and two times `visited` of the others.
-    static constexpr int chunks(int owned, int visited) {
+    HD static constexpr int chunks(int owned, int visited) {
         return owned * Tile::chunks(rows) + 2 * visited * Tile::chunks(others);
     }
 };

@@ -36,7 +36,7 @@ constexpr int cuda_pack = 16 / int(sizeof(typename Kernel::Element));
 
 /// One warp per row. `watch.probe(warp, lane, lanes)` is a probe for one lane of a warp's team.
 template <class Kernel, class Watch>
-__global__ void __launch_bounds__(block_threads) warp_per_row(int64_t rows, Kernel kernel, Watch watch) {
+__global__ void __launch_bounds__(block_threads, 1) warp_per_row(int64_t rows, Kernel kernel, Watch watch) {
     const int64_t row = (int64_t(blockIdx.x) * block_threads + threadIdx.x) / 32;
     if (row >= rows) return;  // a whole warp leaves together
     auto probe = watch.probe(row, int(threadIdx.x) & 31, 32);
@@ -63,7 +63,7 @@ constexpr int shared_bytes_of<Kernel> = Kernel::shared_bytes;
 
 /// One block per row: for rows that are long, or few.
 template <class Kernel, class Watch>
-__global__ void __launch_bounds__(threads_of<Kernel>) block_per_row(Kernel kernel, Watch watch) {
+__global__ void __launch_bounds__(threads_of<Kernel>, 1) block_per_row(Kernel kernel, Watch watch) {
     constexpr int threads = threads_of<Kernel>;
     auto probe =
         watch.probe(int64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32, int(threadIdx.x), threads);

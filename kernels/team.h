@@ -108,17 +108,17 @@ struct Warp {
     static constexpr int width = W;
     static constexpr unsigned all = 0xffffffffu;
 
-    __device__ int lane() const { return int(threadIdx.x) & 31; }
+    __device__ __forceinline__ int lane() const { return int(threadIdx.x) & 31; }
 
     /// Packs where every row starts aligned, that is where n is a multiple of the pack; single elements
     /// otherwise.
     template <class F>
-    __device__ void each(int64_t n, F&& f) const {
+    __device__ __forceinline__ void each(int64_t n, F&& f) const {
         each(n, n, f);
     }
     /// The same for pieces that begin at multiples of `stride` and not of n.
     template <class F>
-    __device__ void each(int64_t n, int64_t stride, F&& f) const {
+    __device__ __forceinline__ void each(int64_t n, int64_t stride, F&& f) const {
         if (n % W == 0 && stride % W == 0) {
             for (int64_t i = int64_t(lane()) * W; i < n; i += 32 * W) f(At<W>{i});
         } else {
@@ -126,20 +126,20 @@ struct Warp {
         }
     }
     template <class A>
-    __device__ A sum(const Sum<Warp, A>& s) const {
+    __device__ __forceinline__ A sum(const Sum<Warp, A>& s) const {
         A value = s.total();
         for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(all, value, offset);
         return value;
     }
     template <class A>
-    __device__ A maximum(const Largest<Warp, A>& s) const {
+    __device__ __forceinline__ A maximum(const Largest<Warp, A>& s) const {
         A mine = s.total();
         for (int offset = 16; offset > 0; offset >>= 1)
             mine = larger(mine, __shfl_xor_sync(all, mine, offset));
         return mine;
     }
-    __device__ bool leads() const { return lane() == 0; }
-    __device__ void sync() const { __syncwarp(all); }
+    __device__ __forceinline__ bool leads() const { return lane() == 0; }
+    __device__ __forceinline__ void sync() const { __syncwarp(all); }
 };
 
 /// One CUDA block of a multiple of 32 threads, at most 1024.
@@ -148,11 +148,11 @@ struct Block {
     static constexpr int width = W;
 
     template <class F>
-    __device__ void each(int64_t n, F&& f) const {
+    __device__ __forceinline__ void each(int64_t n, F&& f) const {
         each(n, n, f);
     }
     template <class F>
-    __device__ void each(int64_t n, int64_t stride, F&& f) const {
+    __device__ __forceinline__ void each(int64_t n, int64_t stride, F&& f) const {
         if (n % W == 0 && stride % W == 0) {
             for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) f(At<W>{i});
         } else {
@@ -160,21 +160,21 @@ struct Block {
         }
     }
     template <class A>
-    __device__ A sum(const Sum<Block, A>& s) const {
+    __device__ __forceinline__ A sum(const Sum<Block, A>& s) const {
         return across(s.total(), [](A a, A b) { return a + b; });
     }
     template <class A>
-    __device__ A maximum(const Largest<Block, A>& s) const {
+    __device__ __forceinline__ A maximum(const Largest<Block, A>& s) const {
         return across(s.total(), [](A a, A b) { return larger(a, b); });
     }
-    __device__ bool leads() const { return threadIdx.x == 0; }
-    __device__ void sync() const { __syncthreads(); }
+    __device__ __forceinline__ bool leads() const { return threadIdx.x == 0; }
+    __device__ __forceinline__ void sync() const { __syncthreads(); }
 
   private:
     /// Folds within each warp, then the warps' results in order. The two barriers keep a second call off the
     /// scratch that the first one is still reading.
     template <class A, class F>
-    __device__ A across(A value, F combine) const {
+    __device__ __forceinline__ A across(A value, F combine) const {
         SHARED(A, partial, 32);
         for (int offset = 16; offset > 0; offset >>= 1) {
             value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -220,7 +220,7 @@ struct Held<Warp<W>, A> {
     A values[W];  // of this lane
 
     template <class F>
-    __device__ void each(Warp<W> team, int64_t n, int64_t stride, F&& f) {
+    __device__ __forceinline__ void each(Warp<W> team, int64_t n, int64_t stride, F&& f) {
         if (n % W == 0 && stride % W == 0) {
             const int64_t i = int64_t(team.lane()) * W;
             if (i >= n) return;

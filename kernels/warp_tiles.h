@@ -7,8 +7,6 @@
 // their rows are a quad.
 #pragma once
 
-#include <utility>
-
 #include "kernels/pack.h"
 
 #ifdef WOBBLE_CUDA
@@ -114,7 +112,7 @@ template <class T, int D>
 struct SharedTile {
     static constexpr int numbers = 16 / int(sizeof(T));            // in a chunk
     static constexpr int width = D / numbers, stride = width + 1;  // chunks
-    static constexpr int chunks(int rows) { return rows * stride; }
+    HD static constexpr int chunks(int rows) { return rows * stride; }
 
     Shared<Chunk> memory;
     int first;
@@ -201,7 +199,7 @@ __device__ __forceinline__ void multiply_rows(LaneTile<N>& c, const LeftRows<bf1
             uint32_t right[4];
             load_matrices<false>(right, b.memory,
                                  b.at(8 * j + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-            const uint32_t(&left)[4] = Kept ? rows.kept[Kept ? k : 0] : std::as_const(loaded);
+            const uint32_t(&left)[4] = *(Kept ? &rows.kept[Kept ? k : 0] : &loaded);
             multiply_add(c.of[j], left, right[0], right[1]);
             multiply_add(c.of[j + 1], left, right[2], right[3]);
         }

@@ -101,32 +101,34 @@ class LaneProbe {
   public:
     static constexpr bool looks = true;
 
-    __device__ LaneProbe(const DeviceWatch<Kernel>& watch, WarpSaw<Kernel>* warp, int lane, int lanes)
+    __device__ __forceinline__ LaneProbe(const DeviceWatch<Kernel>& watch, WarpSaw<Kernel>* warp, int lane,
+                                         int lanes)
         : watch_(watch), warp_(warp), lane_(lane), lanes_(lanes) {
         if ((lane_ & 31) == 0) *warp_ = {};
     }
 
-    __device__ bool full() const { return watch_.full; }
+    __device__ __forceinline__ bool full() const { return watch_.full; }
 
     template <int N>
-    __device__ Pack<A, N> observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+    __device__ __forceinline__ Pack<A, N> observe(int channel, int64_t row, At<N> at, Pack<A, N> value) {
         value = broken(channel, row, at, value);
-        for (int i = 0; i < N; ++i) see(channel, row, at.index + i, value[i]);
+        UNROLL for (int i = 0; i < N; ++i) see(channel, row, at.index + i, value[i]);
         return value;
     }
     /// What is stored narrower is seen as it will lie there.
     template <int N>
-    __device__ Pack<A, N> writes(int channel, int64_t row, At<N> at, Pack<A, N> value) {
+    __device__ __forceinline__ Pack<A, N> writes(int channel, int64_t row, At<N> at, Pack<A, N> value) {
         using Stored = typename C::Stored;
         value = broken(channel, row, at, value);
-        for (int i = 0; i < N; ++i) see(channel, row, at.index + i, A(Stored(value[i])));
+        UNROLL for (int i = 0; i < N; ++i) see(channel, row, at.index + i, A(Stored(value[i])));
         return value;
     }
     template <class T>
-    __device__ void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1, int64_t = 0) {}
+    __device__ __forceinline__ void wrote(int, int64_t, int64_t, const T*, int64_t, int64_t = 1,
+                                          int64_t = 0) {}
     template <class Branch, class Beside>
-    __device__ void pair(const Branch* branch, int64_t stride, const Beside* beside, int64_t beside_stride,
-                         int64_t columns, int64_t rows, A factor = 1) {
+    __device__ __forceinline__ void pair(const Branch* branch, int64_t stride, const Beside* beside,
+                                         int64_t beside_stride, int64_t columns, int64_t rows, A factor = 1) {
         pair_.any = true;
         for (int64_t r = 0; r < rows; ++r) {
             for (int64_t c = lane_; c < columns; c += lanes_) {
@@ -136,23 +138,24 @@ class LaneProbe {
             }
         }
     }
-    __device__ void residual(int identity, int64_t row, double value, double scale) {
+    __device__ __forceinline__ void residual(int identity, int64_t row, double value, double scale) {
         residuals_[identity].add(row, value, scale);
     }
     // Only the team's first lane calls these.
-    __device__ void sum(int which, double value) { warp_->sums[which] += value; }
-    __device__ void query(int64_t head, const QueryStatistics& statistics) {
+    __device__ __forceinline__ void sum(int which, double value) { warp_->sums[which] += value; }
+    __device__ __forceinline__ void query(int64_t head, const QueryStatistics& statistics) {
         warp_->which_head = head, warp_->head.add(statistics, 1);
     }
 
     /// When the row is done; all lanes of the warp call it.
-    __device__ void finish() {
-        for (int c = 0; c < C::count; ++c) {
+    __device__ __forceinline__ void finish() {
+        UNROLL for (int c = 0; c < C::count; ++c) {
             const Moments together = of_warp(of_[c]);
             if ((lane_ & 31) == 0) warp_->channels[c] = together;
         }
         if constexpr (C::identities > 0) {
-            for (int i = 0; i < C::identities && full(); ++i) {
+            UNROLL for (int i = 0; i < C::identities; ++i) {
+                if (!full()) continue;
                 const ResidualTally together = over_warp(residuals_[i], [](ResidualTally a, ResidualTally b) {
                     a.merge(b);
                     return a;
@@ -168,7 +171,7 @@ class LaneProbe {
     }
 
   private:
-    __device__ void see(int channel, int64_t row, int64_t column, A x) {
+    __device__ __forceinline__ void see(int channel, int64_t row, int64_t column, A x) {
         if (!(x - x == 0)) {
             watch_.nonfinite[channel].add(double(x), row, column);
             return;
@@ -177,34 +180,36 @@ class LaneProbe {
         if (watch_.histograms && x != 0) watch_.histograms[channel].add(double(x));
     }
     template <int N>
-    __device__ Pack<A, N> broken(int channel, int64_t row, At<N> at, Pack<A, N> value) const {
+    __device__ __forceinline__ Pack<A, N> broken(int channel, int64_t row, At<N> at, Pack<A, N> value) const {
         const Fault& f = watch_.fault;
-        if (f.hits(channel, row, at.index, N)) value.set(int(f.column - at.index), A(f.value));
+        if (!f.hits(channel, row, at.index, N)) return value;
+        // One number after the other: an index that is worked out would put them into memory.
+        UNROLL for (int i = 0; i < N; ++i) if (at.index + i == f.column) value.set(i, A(f.value));
         return value;
     }
 
     /// What the lane has whose number differs in the bits of `mask`.
     template <class Value>
-    static __device__ Value of_lane(Value value, int mask) {
+    static __device__ __forceinline__ Value of_lane(Value value, int mask) {
         static_assert(sizeof(Value) % sizeof(int) == 0);
         int words[sizeof(Value) / sizeof(int)];
         memcpy(words, &value, sizeof value);
-        for (int& word : words) word = __shfl_xor_sync(0xffffffffu, word, mask);
+        UNROLL for (int& word : words) word = __shfl_xor_sync(0xffffffffu, word, mask);
         memcpy(&value, words, sizeof value);
         return value;
     }
     template <class Value, class F>
-    static __device__ Value over_warp(Value value, F combine) {
+    static __device__ __forceinline__ Value over_warp(Value value, F combine) {
         for (int offset = 16; offset > 0; offset >>= 1) value = combine(value, of_lane(value, offset));
         return value;
     }
-    static __device__ double over_warp(double value) {
+    static __device__ __forceinline__ double over_warp(double value) {
         return over_warp(value, [](double a, double b) { return a + b; });
     }
-    static __device__ int over_warp(int value) {
+    static __device__ __forceinline__ int over_warp(int value) {
         return over_warp(value, [](int a, int b) { return a + b; });
     }
-    static __device__ Moments of_warp(LaneMoments<A>& lane) {
+    static __device__ __forceinline__ Moments of_warp(LaneMoments<A>& lane) {
         lane.settle();
         const int n = over_warp(int(lane.earlier));
         Moments m;
@@ -230,7 +235,7 @@ class LaneProbe {
 
 /// What all warps saw, in their order, into `all`; and by head. One block.
 template <class Kernel>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     merge_warps(WarpSaw<Kernel>* warps, int64_t count, WarpSaw<Kernel>* all, HeadTally* heads,
                 int64_t head_count) {
     const int64_t thread = threadIdx.x;

@@ -4,7 +4,6 @@
 #include "kernels/error.h"
 #include "kernels/run.h"
 #ifdef WOBBLE_CUDA
-#include "kernels/attention_cuda.h"
 #include "kernels/product_cuda.h"
 #include "probes/watch_on_cuda.h"
 #endif
@@ -84,3 +83,5 @@ void launch(Context& context, const Kernel& kernel, const Site& site) {
 }
 
 }  // namespace wobble
+
+#include "probes/launch_attention.h"

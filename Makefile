@@ -3,6 +3,7 @@
 # make test-simt  CUDA's row kernels where there is no GPU, each CUDA thread a fiber; not yet part of make test
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
 # make bench-peers  tokens/s, memory and share of the machine's peak beside PyTorch's;  PYTHON=... as below
+# make kernels-report  registers, shared memory and spills of every CUDA kernel, for REPORT_ARCHS="80 90 100"
 # make bench      what kernels and whole steps take, bare and watched;  PYTHON=... an interpreter with PyTorch, to be timed too
 # make format     lay the sources out with clang-format
 # make clean      remove what was built
@@ -55,18 +56,22 @@ INCLUDE  := -I.
 CXXFLAGS  = -std=c++20 $(HOST) $(WARNINGS) $(INCLUDE)
 LDLIBS   := -lsqlite3 -lz -lpthread -ldl -lrt
 
-# CUDA_ARCHS: the compute capabilities compiled for.
-CUDA_ARCHS ?= 90
+# CUDA_ARCHS: the compute capabilities compiled for; others that come later are served by PTX of the last.
+CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u),90)
 empty :=
 comma := ,
 space := $(empty) $(empty)
-NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -diag-suppress 1675 $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+gencode   = $(foreach a,$(1),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+            $(foreach a,$(lastword $(1)),-gencode arch=compute_$(a)$(comma)code=compute_$(a))
+NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -Werror all-warnings -diag-suppress 1675 -Xptxas -v \
             -Xcompiler '$(HOST) -Wall -Wextra -Wshadow -Werror -Wno-restrict' $(INCLUDE)
+# What ptxas says of each kernel is kept for kernels-report.
+keep_log  = 2> $(1) || { grep -v '^ptxas info\|bytes stack frame' $(1) >&2; exit 1; }
 
 ifeq ($(CUDA),1)
 LINK       = $(NVCC) -Xcompiler '$(HOST)'
 LDLIBS    += -lcublasLt
-COMPILE_CU = $(NVCC) $(NVCCFLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
+COMPILE_CU = $(NVCC) $(NVCCFLAGS) $(call gencode,$(CUDA_ARCHS)) -MD -MP -MF $(@:.o=.d) -c $< -o $@ $(call keep_log,$(@:.o=.ptxas))
 else
 LINK       = $(CXX) $(HOST)
 COMPILE_CU = $(CXX) -x c++ $(CXXFLAGS) -MMD -MP -c $< -o $@
@@ -106,7 +111,7 @@ simt-packages: test-packages ; $(call need,$(call headers,boost/context/fiber.hp
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
 # --------------------------------------------------------------------------------------------------------- programs
-.PHONY: train demo test test-simt bench bench-peers format clean
+.PHONY: train demo test test-simt kernels-report bench bench-peers format clean
 train: build-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/train
 	@mkdir -p $(BIN) && { [ $(OBJ)/train -ef $(BIN)/train ] || ln -f $(OBJ)/train $(BIN)/train; }
@@ -142,7 +147,7 @@ $(SIMT)/%.cpp.o: %.cpp Makefile
 	@$(CXX) $(SIMT_FLAGS) -MMD -MP -c $< -o $@
 
 # The worked example of the README, done: test/example_norm/l4norm.h and its line in a copy of model/norms.h, and
-# what depends on that table compiled against the copy.
+# what depends on that table compiled against the copy, for the CPU.
 EXAMPLE     := $(OBJ)/example_norm
 EXAMPLE_OBJ := $(addprefix $(EXAMPLE)/,model/norms.cpp.o $(patsubst %,%.o,$(wildcard model/gpt_*.cu)))
 $(EXAMPLE)/tests: $(EXAMPLE_OBJ) $(call object,test/example_norm/l4norm.cu test/family.cu) \
@@ -160,7 +165,7 @@ $(EXAMPLE_OBJ): INCLUDE := -I$(EXAMPLE) -I.
 $(EXAMPLE)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
 	@echo "compile $< with one more norm"
-	@$(COMPILE_CU)
+	@$(CXX) -x c++ $(CXXFLAGS) -MMD -MP -c $< -o $@
 
 $(EXAMPLE)/%.cpp.o: %.cpp Makefile
 	@mkdir -p $(@D)
@@ -207,6 +212,31 @@ test-simt: simt-packages
 	@run() { WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM=$$1 $(SIMT)/tests --gtest_brief=1 --gtest_filter='$(SIMT_FILTER)'; }; \
 	run warp & warp=$$!; run block; block=$$?; wait $$warp && [ $$block = 0 ]
 
+# Registers, shared memory, stack and spills of every CUDA kernel, for each of REPORT_ARCHS; fails where one spills or
+# uses local memory. Where a disassembler is at hand, attention's must hold tensor-core instructions too.
+REPORT_ARCHS ?= 80 90 100
+KERNEL_SRC   := $(filter-out %_float64.cu,$(filter kernels/%.cu probes/%.cu model/%.cu optim/%.cu run/%.cu,$(LIB_SRC)))
+FLASH        := probes/attention_bfloat16.cu
+kernels-report: build-packages
+	@$(MAKE) -j$(JOBS) $(foreach a,$(REPORT_ARCHS),$(KERNEL_SRC:%=$(BUILD)/kernels/sm_$(a)/%.ptxas))
+	@cat $(foreach a,$(REPORT_ARCHS),$(KERNEL_SRC:%=$(BUILD)/kernels/sm_$(a)/%.ptxas)) | c++filt | awk -f bench/kernels_report.awk
+	@if command -v cuobjdump > /dev/null; then \
+	    for a in $(REPORT_ARCHS); do \
+	        n=$$(cuobjdump -sass $(BUILD)/kernels/sm_$$a/$(FLASH).fatbin | grep -c HMMA); \
+	        echo "sm_$$a: $$n tensor-core instructions in $(FLASH)"; [ $$n -gt 0 ] || exit 1; \
+	    done; \
+	else echo "no cuobjdump: $(FLASH) was not searched for tensor-core instructions"; fi
+
+# Device code alone.
+define REPORT_RULE
+$(BUILD)/kernels/sm_$(1)/%.cu.ptxas: %.cu Makefile
+	@mkdir -p $$(@D)
+	@echo "compile $$< for sm_$(1)"
+	@$(NVCC) $$(NVCCFLAGS) $$(call gencode,$(1)) -MD -MP -MT $$@ -MF $$(@:.ptxas=.d) -fatbin $$< -o $$(@:.ptxas=.fatbin) $$(call keep_log,$$@)
+endef
+$(foreach a,$(REPORT_ARCHS),$(eval $(call REPORT_RULE,$(a))))
+-include $(shell find $(BUILD)/kernels -name '*.d' 2>/dev/null)
+
 # Every number is in bench.json too, beside the other products.
 PYTHON ?= python3
 
@@ -244,4 +274,4 @@ format:
 	clang-format -i $$(git ls-files '*.cu' '*.cpp' '*.h')
 
 clean:
-	rm -rf $(BUILD)/cpu* $(BUILD)/cuda* $(PLAIN_BIN)/train
+	rm -rf $(BUILD)/cpu* $(BUILD)/cuda* $(BUILD)/kernels $(PLAIN_BIN)/train

@@ -132,6 +132,9 @@ int run(int argc, char** argv) {
         case Command::Kind::Params:
             print_parameters(command.options);
             return Done;
+        case Command::Kind::Plan:
+            print_plan(command.options);
+            return Done;
         case Command::Kind::Sample:
             run_sampling(command);
             return Done;

@@ -153,8 +153,6 @@ class Plan {
 
 /// The library's handle and workspace, and the algorithms it chose.
 struct Library {
-    static constexpr size_t workspace_bytes = size_t(32) << 20;  // what NVIDIA recommends for Hopper
-
     cublasLtHandle_t handle = nullptr;
     void* workspace = nullptr;
     struct Choice {
@@ -165,7 +163,7 @@ struct Library {
 
     explicit Library(const CublasProduct& first) {
         check(cublasLtCreate(&handle), first, "start");
-        workspace = detail::cuda_allocate(workspace_bytes);
+        workspace = detail::cuda_allocate(cublas_workspace_bytes);
     }
     static Library& instance(const CublasProduct& first) {
         static Library library(first);
@@ -180,10 +178,10 @@ void multiply_on_cuda(const Context& context, const CublasProduct& product) {
     Library::Choice& choice = library.choices[key(product, context.matmul_precision)];
     if (!choice.plan) {
         auto plan = std::make_unique<Plan>(product, context.matmul_precision);
-        choice.algorithm = plan->choose(library.handle, Library::workspace_bytes);
+        choice.algorithm = plan->choose(library.handle, cublas_workspace_bytes);
         choice.plan = std::move(plan);
     }
-    choice.plan->run(library.handle, product, choice.algorithm, library.workspace, Library::workspace_bytes);
+    choice.plan->run(library.handle, product, choice.algorithm, library.workspace, cublas_workspace_bytes);
 }
 
 }  // namespace wobble

@@ -36,6 +36,9 @@ struct CublasProduct {
     static bool gelu_fits(int64_t columns) { return columns % 8 == 0; }
 };
 
+/// What the library may use besides: what NVIDIA recommends for Hopper.
+constexpr size_t cublas_workspace_bytes = size_t(32) << 20;
+
 /// Puts the product into the stream. cuBLASLt's choice of an algorithm is kept, one for each shape.
 void multiply_on_cuda(const Context& context, const CublasProduct& product);
 

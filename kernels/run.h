@@ -61,8 +61,9 @@ requires requires {
 }
 constexpr int shared_bytes_of<Kernel> = Kernel::shared_bytes;
 
-/// One block per row: for rows that are long, or few.
-template <class Kernel, class Watch>
+/// One block per row: for rows that are long, or few. What memory they share besides their arrays is part of
+/// the name, for `make kernels-report`.
+template <class Kernel, class Watch, int shared = shared_bytes_of<Kernel>>
 __global__ void __launch_bounds__(threads_of<Kernel>, 1) block_per_row(Kernel kernel, Watch watch) {
     constexpr int threads = threads_of<Kernel>;
     auto probe =

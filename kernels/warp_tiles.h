@@ -226,6 +226,25 @@ __device__ __forceinline__ void multiply_weights(LaneTile<D>& c, const LaneTile<
 }
 
 // ------------------------------------------------------------------------------- the same in float32
+#ifdef __CUDA_ARCH__
+#define ONE_BY_ONE _Pragma("unroll 1")
+#else
+#define ONE_BY_ONE
+#endif
+
+/// The first or second two numbers of a chunk.
+struct alignas(8) Half {
+    float of[2];
+};
+__device__ __forceinline__ Half half_of(Shared<Chunk> memory, int index, int which) {
+#ifdef WOBBLE_SIMT
+    const Chunk all = memory[index];
+    return {all.number(2 * which), all.number(2 * which + 1)};
+#else
+    return reinterpret_cast<const Half*>(memory + index)[which];
+#endif
+}
+
 template <int D, bool Kept>
 struct LeftRows<float, D, Kept> {
     SharedTile<float, D> tile;
@@ -238,7 +257,7 @@ template <int N, int D, bool Kept>
 __device__ __forceinline__ void multiply_rows(LaneTile<N>& c, const LeftRows<float, D, Kept>& rows,
                                               SharedTile<float, D> b) {
     const int lane = int(threadIdx.x) & 31, g = lane / 4, column = lane % 4 * 2;
-    for (int k = 0; k < D / 4; ++k) {
+    ONE_BY_ONE for (int k = 0; k < D / 4; ++k) {
         const Chunk left[2] = {rows.tile.memory[rows.tile.at(rows.row + g, k)],
                                rows.tile.memory[rows.tile.at(rows.row + g + 8, k)]};
         UNROLL for (int j = 0; j < N / 8; ++j) {
@@ -255,18 +274,26 @@ template <int N, int D>
 __device__ __forceinline__ void multiply_weights(LaneTile<D>& c, const LaneTile<N>& weights,
                                                  SharedTile<float, D> b) {
     const int lane = int(threadIdx.x) & 31, t = lane % 4;
-    UNROLL for (int k = 0; k < N; ++k) {
-        // Row k's weights lie with one lane of the quad.
-        const int owner = lane - t + k % 8 / 2;
-        const float first = __shfl_sync(0xffffffffu, weights.of[k / 8][k % 2], owner);
-        const float second = __shfl_sync(0xffffffffu, weights.of[k / 8][2 + k % 2], owner);
-        UNROLL for (int j = 0; j < D / 8; ++j) {
-            const Chunk right = b.memory[b.at(k, 2 * j + t / 2)];
-            UNROLL for (int e = 0; e < 2; ++e) {
-                const float value = t % 2 ? right.number(2 + e) : right.number(e);
-                c.of[j][e] = std::fma(first, value, c.of[j][e]);
-                c.of[j][2 + e] = std::fma(second, value, c.of[j][2 + e]);
+    // Eight rows of b at a time, and what remains of the weights moved to the front: all of them at once
+    // would take more registers than there are.
+    LaneTile<N> left = weights;
+    ONE_BY_ONE for (int first = 0; first < N; first += 8) {
+        ONE_BY_ONE for (int owner = 0; owner < 4; ++owner) {
+            // Two rows' weights lie with one lane of the quad.
+            UNROLL for (int i = 0; i < 2; ++i) {
+                const float upper = __shfl_sync(0xffffffffu, left.of[0][i], lane - t + owner);
+                const float lower = __shfl_sync(0xffffffffu, left.of[0][2 + i], lane - t + owner);
+                UNROLL for (int j = 0; j < D / 8; ++j) {
+                    const Half right = half_of(b.memory, b.at(first + 2 * owner + i, 2 * j + t / 2), t % 2);
+                    UNROLL for (int e = 0; e < 2; ++e) {
+                        c.of[j][e] = std::fma(upper, right.of[e], c.of[j][e]);
+                        c.of[j][2 + e] = std::fma(lower, right.of[e], c.of[j][2 + e]);
+                    }
+                }
             }
+        }
+        UNROLL for (int j = 0; j + 1 < N / 8; ++j) {
+            UNROLL for (int e = 0; e < 4; ++e) left.of[j][e] = left.of[j + 1][e];
         }
     }
 }

@@ -26,6 +26,9 @@ class Gpt final : public Model<Accumulator<T>> {
     /// `stochastic`: how weights are rounded to T where that is bfloat16.
     Gpt(const ModelConfig& config, int64_t batch, bool training, Device device = Device::Cpu,
         bool stochastic = false);
+    /// The memory that it takes, by section.
+    static std::vector<Memory::Section> plan(const ModelConfig& config, int64_t batch, bool training,
+                                             Device device);
     Device device() const override { return memory_.device(); }
     size_t bytes() const override { return memory_.bytes(); }
     void weights_changed(Context& context) override;
@@ -42,6 +45,8 @@ class Gpt final : public Model<Accumulator<T>> {
     using Model<A>::config_, Model<A>::table_, Model<A>::gradients_, Model<A>::losses_, Model<A>::totals_;
     using Tensor = typename Tensors<T>::Tensor;
 
+    /// Its blocks, without memory.
+    Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic);
     void lay_out(Memory& memory);
     AttentionShape shape(int64_t batch, int64_t sequence, int64_t queries) const {
         return {batch, sequence, config_.heads, config_.head_size(), queries, config_.key_heads()};

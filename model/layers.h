@@ -18,25 +18,40 @@ inline int64_t logit_rows(int64_t rows, int64_t vocab) {
 }
 
 template <class T>
-Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, Device device, bool stochastic)
+Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, bool stochastic)
     : Model<A>(config), batch_(batch), training_(training), stochastic_(stochastic) {
     if (config.embedding_norm) ln_0_.emplace(config, Site{"ln_0"});
     for (int64_t l = 0; l < config.layers; ++l) blocks_.emplace_back(config, l);
     if (config.final_norm()) ln_f_.emplace(config, Site{"ln_f"}, config.output_factor());
+}
+
+template <class T>
+Gpt<T>::Gpt(const ModelConfig& config, int64_t batch, bool training, Device device, bool stochastic)
+    : Gpt(config, batch, training, stochastic) {
     memory_.plan(device, [this](Memory& memory) { lay_out(memory); });
     bind({table_, compute_, gradients_});
     rotary_.fill(config, device);
 }
 
 template <class T>
+auto Gpt<T>::plan(const ModelConfig& config, int64_t batch, bool training, Device device)
+    -> std::vector<Memory::Section> {
+    Gpt gpt(config, batch, training, false);
+    return Memory().measure(device, [&](Memory& memory) { gpt.lay_out(memory); });
+}
+
+template <class T>
 void Gpt<T>::lay_out(Memory& memory) {
     const int64_t rows = batch_ * config_.context, C = config_.channels;
     const int64_t wide = std::max(config_.qkv_width(), config_.fc_width());
+    memory.begin("parameters");
     this->weights_ = memory.take<A>(table_.buffer_size);
     if constexpr (std::is_same_v<T, A>) compute_ = this->weights_;
     else compute_ = memory.take<T>(table_.buffer_size);
+    memory.begin("gradients");
     if (training_) gradients_ = memory.take<A>(table_.buffer_size);
 
+    memory.begin("activations");
     rotary_.lay_out(memory, config_);
     embedding_ = memory.take<T>(rows * C);
     if (ln_0_) ln_0_->lay_out(memory, rows);
@@ -50,12 +65,14 @@ void Gpt<T>::lay_out(Memory& memory) {
     if (ln_f_) ln_f_->lay_out(memory, rows);
     if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
     logit_rows_ = logit_rows(rows, config_.vocab);
+    memory.begin("logits");
     logits_ = memory.take<T>(logit_rows_ * config_.vocab);
     losses_ = memory.take<A>(rows);
     totals_ = memory.take<double>(2);
     inputs_.lay_out(memory, rows, config_.vocab);
     if (!config_.objective_is_loss()) objectives_ = memory.take<A>(rows);
 
+    memory.begin("workspace");
     if (training_) {
         workspace_.stream = memory.take<T>(rows * C);
         workspace_.channels = memory.take<T>(rows * C);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "kernels/device.h"
 
@@ -35,6 +36,27 @@ class Memory {
         if (size_ > 0) allocate();
         used_ = 0;
         layout(*this);
+    }
+    /// What a layout takes, by section, without taking it.
+    struct Section {
+        const char* name;
+        size_t bytes;
+    };
+    template <class Layout>
+    std::vector<Section> measure(Device device, Layout layout) {
+        release();
+        device_ = device;
+        layout(*this);
+        begin("");
+        std::vector<Section> sections;
+        for (size_t i = 0; i + 1 < begins_.size(); ++i)
+            sections.push_back({begins_[i].name, begins_[i + 1].bytes - begins_[i].bytes});
+        release();
+        return sections;
+    }
+    /// In a layout: what is taken from here on is of this section.
+    void begin(const char* section) {
+        if (!base_) begins_.push_back({section, used_});
     }
     /// Where it lies, also while measuring.
     Device device() const { return device_; }
@@ -74,10 +96,12 @@ class Memory {
         if (base_ && device_ == Device::Cuda) detail::cuda_release(base_);
         else if (base_) munmap(base_, size_);
         base_ = nullptr, used_ = size_ = 0;
+        begins_.clear();
     }
 
     char* base_ = nullptr;
     size_t used_ = 0, size_ = 0;
+    std::vector<Section> begins_;  // bytes: where it begins
     Device device_ = Device::Cpu;
 };
 

@@ -12,6 +12,12 @@ std::unique_ptr<Model<float>> make_model(const ModelConfig& config, Precision pr
     return std::make_unique<Gpt<float>>(config, batch, training, device);
 }
 
+std::vector<Memory::Section> plan_model(const ModelConfig& config, Precision precision, int64_t batch,
+                                        bool training, Device device) {
+    return precision == Precision::Float32 ? Gpt<float>::plan(config, batch, training, device)
+                                           : Gpt<bf16>::plan(config, batch, training, device);
+}
+
 void draw_weights(Context& context, Model<float>& model, uint64_t seed) {
     if (model.device() == Device::Cpu) {
         initialise(model.table(), seed, model.weights());

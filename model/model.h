@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/context.h"
+#include "model/memory.h"
 #include "model/parameters.h"
 
 namespace wobble {
@@ -69,6 +70,10 @@ class Model {
 /// is held for backward.
 std::unique_ptr<Model<float>> make_model(const ModelConfig& config, Precision precision, int64_t batch,
                                          bool training, Device device = Device::Cpu);
+
+/// The memory that such a model takes, by section, worked out without taking it.
+std::vector<Memory::Section> plan_model(const ModelConfig& config, Precision precision, int64_t batch,
+                                        bool training, Device device);
 
 /// All weights drawn from the seed (parameters.h), on whatever device they lie.
 void draw_weights(Context& context, Model<float>& model, uint64_t seed);

@@ -26,14 +26,18 @@ int64_t Optimizer<T>::row_length(const Parameter& p) {
 }
 
 template <class T>
-Optimizer<T>::Optimizer(const ParameterTable& table, const AdamWSettings& settings, Device device)
+Optimizer<T>::Optimizer(Unplaced, const ParameterTable& table, const AdamWSettings& settings)
     : table_(table), settings_(settings) {
-    std::vector<int32_t> of_row;
     first_row_.push_back(0);
-    for (const Parameter& p : table_.parameters) {
+    for (const Parameter& p : table_.parameters)
         first_row_.push_back(first_row_.back() + ceil_div(p.size, row_length(p)));
-        of_row.resize(size_t(first_row_.back()), int32_t(first_row_.size() - 2));
-    }
+}
+
+template <class T>
+Optimizer<T>::Optimizer(const ParameterTable& table, const AdamWSettings& settings, Device device)
+    : Optimizer(Unplaced(), table, settings) {
+    std::vector<int32_t> of_row;
+    for (int64_t t = 0; t < tensors(); ++t) of_row.resize(size_t(first_row_[size_t(t) + 1]), int32_t(t));
     memory_.plan(device, [this](Memory& memory) { lay_out(memory); });
     copy_in(device, on_.first_row, first_row_.data(), tensors() + 1);
     copy_in(device, on_.of_row, of_row.data(), rows());
@@ -41,7 +45,15 @@ Optimizer<T>::Optimizer(const ParameterTable& table, const AdamWSettings& settin
 }
 
 template <class T>
+auto Optimizer<T>::plan(const ParameterTable& table, Device device) -> std::vector<Memory::Section> {
+    const AdamWSettings any;
+    Optimizer optimizer(Unplaced(), table, any);
+    return Memory().measure(device, [&](Memory& memory) { optimizer.lay_out(memory); });
+}
+
+template <class T>
 void Optimizer<T>::lay_out(Memory& memory) {
+    memory.begin("optimizer");
     m_ = memory.take<A>(table_.buffer_size);
     v_ = memory.take<A>(table_.buffer_size);
     on_ = {.squares = memory.take<SquaredSum<A>>(tensors()),

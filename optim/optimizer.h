@@ -41,6 +41,9 @@ class Optimizer {
 
     Optimizer(const ParameterTable& table, const AdamWSettings& settings, Device device = Device::Cpu);
 
+    /// The memory that it takes, by section.
+    static std::vector<Memory::Section> plan(const ParameterTable& table, Device device);
+
     /// For the record of how far weights have come; [table.buffer_size] in the device's memory, held by the
     /// caller. Null: not wanted.
     void measure_distance_from(const T* initial) { initial_ = initial, updates_.clear(); }
@@ -70,6 +73,9 @@ class Optimizer {
     /// Elements of a row of the update's work: embeddings go token by token, so that their sums can be
     /// grouped.
     static int64_t row_length(const Parameter& p);
+    /// Its rows, without memory.
+    struct Unplaced {};
+    Optimizer(Unplaced, const ParameterTable& table, const AdamWSettings& settings);
     void lay_out(Memory& memory);
     void point_at(T* weights, const A* gradients);
     template <class Kernel>

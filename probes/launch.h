@@ -5,6 +5,7 @@
 #include "kernels/run.h"
 #ifdef WOBBLE_CUDA
 #include "kernels/product_cuda.h"
+#include "probes/profiler_range.h"
 #include "probes/watch_on_cuda.h"
 #endif
 #include "probes/recorder.h"
@@ -50,6 +51,7 @@ void launch(Context& context, int64_t rows, const Kernel& kernel, const Site& si
 #ifdef WOBBLE_CUDA
         // float64 is for checking gradients on the CPU.
         if constexpr (!std::is_same_v<typename Kernel::Element, double>) {
+            const ProfilerRange range(site);
             if (look.tier == Tier::Off && look.fault.channel < 0)
                 run_on_cuda(context, rows, kernel, NoWatch{});
             else watch_on_cuda(context, rows, kernel, site, look);
@@ -70,6 +72,7 @@ void launch(Context& context, const Kernel& kernel, const Site& site) {
     if (context.device == Device::Cuda) {
 #ifdef WOBBLE_CUDA
         if constexpr (!std::is_same_v<typename Kernel::Element, double>) {
+            const ProfilerRange range(site);
             kernel.on_cuda(
                 context, look.tier != Tier::Off || look.fault.channel >= 0,
                 [&](int64_t rows, const auto& row_kernel) { launch(context, rows, row_kernel, site); });

@@ -103,6 +103,7 @@ std::string preset_names() {
 struct TrainFlags {
     std::string preset, config, resume;
     int64_t seed = -1;
+    bool plan = false;
     CoordCheckOptions* coordcheck = nullptr;  // its flags besides, and the sizes that they vary left out
 
     void add(CLI::App& app, Options& options) {
@@ -118,6 +119,8 @@ struct TrainFlags {
             return;
         }
         app.add_option("--resume", resume, "Continue the run in this directory from its newest checkpoint")
+            ->group("Run");
+        app.add_flag("--plan", plan, "Only print what memory training would take, without taking it")
             ->group("Run");
     }
     void add_coordcheck(CLI::App& app) const {
@@ -208,6 +211,7 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments, C
     }
     check(options);
     if (coordcheck) check(command.coordcheck, options);
+    if (flags.plan) command.kind = Command::Kind::Plan;
     return command;
 }
 

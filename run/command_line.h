@@ -12,6 +12,7 @@ struct Command {
     enum class Kind {
         Train,
         Params,
+        Plan,
         Sample,
         Eval,
         Bench,

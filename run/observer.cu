@@ -56,7 +56,8 @@ void Observer::begin(Context& context, int64_t steps_done) {
     const bool rings = plan_.looks() && options_.ring > 0;
     recorder_.clear();
     recorder_.limit(records_ ? Tier::Full : Tier::Moments);
-    context.recorder = records_ || rings ? &recorder_ : nullptr;
+    tier_ = records_ ? Tier::Full : rings ? Tier::Moments : Tier::Off;
+    context.recorder = tier_ != Tier::Off ? &recorder_ : nullptr;
     recorder_.measure_examples(records_ && options_.example_norms ? example_squares_ : nullptr);
     if (!records_) return;
     clear(memory_.device(), example_squares_, options_.accum * options_.batch);

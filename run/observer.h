@@ -28,6 +28,8 @@ class Observer {
     void begin(Context& context, int64_t steps_done);
     /// Whether the step is one that goes into run.db, with everything that was asked for.
     bool records() const { return records_; }
+    /// How closely the step is looked at.
+    Tier tier() const { return tier_; }
 
     /// After the forward and after the backward pass of micro-batch `micro` of a batch. `losses` [B, T];
     /// `gradients` is the sum so far [buffer_size]; both in the device's memory. Nobody waits for it.
@@ -64,6 +66,7 @@ class Observer {
     Ring ring_;
     std::unique_ptr<TokenFrequency> frequency_;
     bool records_ = false;
+    Tier tier_ = Tier::Off;
 
     Memory memory_;
     float* initial_ = nullptr;           // [buffer_size]

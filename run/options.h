@@ -42,6 +42,7 @@ struct Options {
     bool distance_from_init = false, noise_scale = false, example_norms = false;
     int64_t sharpness_every = 0, hessian_every = 0;
     std::string device = "auto", matmul_precision = "fp32";
+    bool cuda_graph = false;
     int64_t threads = 0;
 };
 

@@ -4,6 +4,10 @@
 #include <cstdio>
 
 #include "data/dataset.h"
+#include "kernels/cublas.h"
+#include "model/model.h"
+#include "optim/optimizer.h"
+#include "run/evaluate.h"
 #include "run/progress.h"
 
 namespace wobble {
@@ -69,10 +73,44 @@ std::string to_text(const ParameterTable& table) {
            " parameters; decay, lr and epsilon are factors on the flags\n";
 }
 
-void print_parameters(const Options& options) {
+namespace {
+
+ModelConfig config_of(const Options& options) {
     const Dataset data = Dataset::open(
         options.data, {.context = int(options.model.context), .vocab = int(options.vocab), .seed = 0});
-    std::fputs(to_text(ParameterTable(model_config(options, data.vocab()))).c_str(), stdout);
+    return model_config(options, data.vocab());
+}
+
+}  // namespace
+
+void print_parameters(const Options& options) {
+    std::fputs(to_text(ParameterTable(config_of(options))).c_str(), stdout);
+}
+
+void print_plan(const Options& options) {
+    const ModelConfig config = config_of(options);
+    // A GPU need not be here.
+    const Device device = options.device == "cuda" ? Device::Cuda : make_context(options).device;
+    const ParameterTable table(config);
+    std::vector<Memory::Section> sections =
+        plan_model(config, options.precision, options.batch, true, device);
+    for (const Memory::Section& section : Optimizer<float>::plan(table, device)) sections.push_back(section);
+    // Copies of the weights and of the gradients (observer.h).
+    const size_t copies = size_t(options.distance_from_init) + size_t(options.noise_scale);
+    sections.push_back({"observation", copies * size_t(table.buffer_size) * sizeof(float)});
+    if (device == Device::Cuda) sections.push_back({"workspace of cuBLASLt", cublas_workspace_bytes});
+    size_t all = 0;
+    const auto line = [](const char* name, size_t bytes) {
+        std::printf("%-22s %12.1f MB\n", name, double(bytes) * 1e-6);
+    };
+    std::printf("%s parameters on %s, %lld sequences of %lld tokens at a time\n",
+                with_commas(table.count()).c_str(), device == Device::Cuda ? "the GPU" : "the CPU",
+                static_cast<long long>(options.batch), static_cast<long long>(config.context));
+    for (const Memory::Section& section : sections) {
+        all += section.bytes;
+        if (section.bytes > 0) line(section.name, section.bytes);
+    }
+    line("in all", all);
 }
 
 }  // namespace wobble

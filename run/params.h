@@ -1,4 +1,4 @@
-// `./train params`: the parameter table of a configuration.
+// `./train params`: the parameter table of a configuration; `./train --plan`: its memory.
 #pragma once
 
 #include <string>
@@ -13,5 +13,8 @@ std::string to_text(const ParameterTable& table);
 
 /// Prints the table of the model that these options train. UserError as for training.
 void print_parameters(const Options& options);
+
+/// Prints what memory training with these options takes on its device, without taking it.
+void print_plan(const Options& options);
 
 }  // namespace wobble

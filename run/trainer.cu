@@ -67,13 +67,17 @@ StepRow Trainer::step() {
     const OnNonfinite policy = on_nonfinite(options_);
     const double lr = schedule_.at(step_);
     if (due(options_.sharpness_every, step_)) landscape_.remember_weights();
-    gradients(batch_, &observer_);
     const auto update = [&](OnNonfinite how) {
         optimizer_.launch(context_, model_->weights(), model_->gradients(), lr, step_ + 1, how,
                           model_->loss_on_device());
         model_->weights_changed(context_);
     };
-    update(OnNonfinite::Stop);
+    const auto forward_backward_update = [&] {
+        gradients(batch_, &observer_);
+        update(OnNonfinite::Stop);
+    };
+    if (options_.cuda_graph) graphs_.run(context_.device, int(observer_.tier()), forward_backward_update);
+    else forward_backward_update();
 
     // Everything is under way; what follows waits for it.
     const double targets = double(batch_.valid_targets), loss = model_->loss() / targets;

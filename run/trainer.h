@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/batch.h"
+#include "kernels/graph.h"
 #include "model/checkpoint.h"
 #include "model/model.h"
 #include "optim/optimizer.h"
@@ -70,6 +71,7 @@ class Trainer {
     Optimizer<float> optimizer_;
     Schedule schedule_;
     Observer observer_;
+    Graphs graphs_;
     Landscape landscape_;
     Batch batch_;
     double objective_ = 0;  // what the last gradients were those of, per target

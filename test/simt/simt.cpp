@@ -396,7 +396,8 @@ DeviceMemory& device_memory() {
     return memory;
 }
 
-std::vector<std::function<void()>> queue;
+std::vector<std::function<void()>> queue, captured;
+bool capturing = false;
 
 /// An access that the machine forbids becomes a fault of the launch, or of the host.
 void on_segv(int, siginfo_t* info, void*) {
@@ -490,9 +491,17 @@ OpenMemory::~OpenMemory() {
 }
 
 void enqueue(std::function<void()> work) {
-    queue.push_back(std::move(work));
+    (capturing ? captured : queue).push_back(std::move(work));
+}
+void begin_capture() {
+    capturing = true;
+}
+std::vector<std::function<void()>> end_capture() {
+    capturing = false;
+    return std::exchange(captured, {});
 }
 void synchronize() {
+    if (capturing) throw Fault("somebody waits for a stream that is being captured");
     const std::vector<std::function<void()>> work = std::exchange(queue, {});
     const OpenMemory open;
     for (const auto& item : work) item();

@@ -165,6 +165,9 @@ bool is_device(const void* p);
 /// Appends work to the stream; what it throws comes out of `synchronize`.
 void enqueue(std::function<void()> work);
 void synchronize();
+/// What is enqueued in between is kept instead; nobody may synchronise.
+void begin_capture();
+std::vector<std::function<void()>> end_capture();
 /// Opens device memory to whoever holds one.
 class OpenMemory {
   public:

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -14,7 +15,7 @@ Options two_layers(const std::string& device, Precision precision, const std::st
     Options o;
     o.data = "synthetic:markov?order=1&vocab=37&seed=1";
     o.holdout = 0.05;
-    o.model.layers = 2, o.model.heads = 2, o.model.channels = 32, o.model.context = 16;
+    o.model.layers = 2, o.model.heads = 2, o.model.channels = 64, o.model.context = 16;
     o.batch = 2, o.accum = 2, o.steps = 5, o.warmup = 0, o.threads = 1;
     o.device = device, o.precision = precision;
     o.probes = probes, o.probe_every = 1, o.spectra = probes == "off" ? "" : "h.*";
@@ -103,6 +104,24 @@ TEST_P(SoftwareMachineTraining, TakesTheSameStepsWhoeverLooksOn) {
         SCOPED_TRACE(probes);
         Trainer watched(two_layers("cuda", GetParam(), probes));
         for (const StepRow& expected : steps) expect_equal(watched.step(), expected);
+    }
+}
+
+TEST_P(SoftwareMachineTraining, TakesTheSameStepsAsGraphs) {
+    Options options = two_layers("cuda", GetParam(), "full");
+    options.probe_every = 2;
+    Trainer plain(options);
+    options.cuda_graph = true;
+    Trainer graphs(options);
+    for (int step = 0; step < 6; ++step) {
+        SCOPED_TRACE(step);
+        expect_equal(graphs.step(), plain.step());
+        const Observation expected = plain.take_observation(), found = graphs.take_observation();
+        ASSERT_EQ(found.records.size(), expected.records.size());
+        for (size_t i = 0; i < found.records.size(); ++i) {
+            const Moments &a = expected.records[i].moments(), &b = found.records[i].moments();
+            EXPECT_EQ(std::memcmp(&a, &b, sizeof a), 0) << found.records[i].site;
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 # make            build ./train (with nvcc where it is found, with g++ alone otherwise)
 # make demo       data, a two-minute training, evaluation, a sample
-# make test-simt  CUDA's row kernels where there is no GPU, each CUDA thread a fiber; not yet part of make test
+# make test-simt  the CUDA kernels where there is no GPU, each CUDA thread a fiber; part of make test
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
 # make bench-peers  tokens/s, memory and share of the machine's peak beside PyTorch's;  PYTHON=... as below
 # make kernels-report  registers, shared memory and spills of every CUDA kernel, for REPORT_ARCHS="80 90 100"
@@ -128,7 +128,7 @@ $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 # that finds wrong is thrown from where it happens, a forbidden access to memory too. Other objects are shared.
 SIMT       := $(OBJ)/simt
 SIMT_FLAGS  = $(subst -O3,-O1,$(CXXFLAGS)) -fnon-call-exceptions -Itest/simt -DWOBBLE_SIMT
-SIMT_CU    := $(filter-out %_float64.cu,$(wildcard kernels/*.cu probes/*.cu model/*.cu optim/*.cu run/*.cu test/cases_*.cu test/simt/*.cu))
+SIMT_CU    := $(filter-out model/gpt_float64.cu,$(wildcard kernels/*.cu probes/*.cu model/*.cu optim/*.cu run/*.cu test/cases_*.cu test/simt/*.cu))
 SIMT_CPP   := $(wildcard test/simt/*.cpp)
 SHARED_CPP := $(filter-out bench/% run/command_line.cpp,$(filter %.cpp,$(LIB_SRC))) \
               $(addprefix test/,kernel_cases.cpp kernels.cpp kernel_probes.cpp tallies.cpp buffers.cpp reference.cpp)
@@ -194,23 +194,30 @@ $(OBJ)/%.cpp.o: %.cpp Makefile
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
 
 # ------------------------------------------------------------------------------------------------------ test, bench
-# The last line says how many tests passed and failed.
-test: test-packages
-	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/example_norm/tests $(OBJ)/train $(SET_PROGRAMS)
+# The last line says how many tests passed and failed, on the CPU and on the software machine.
+passed = total=$$(grep -m1 -o '"tests": *[0-9]*' $(1) | tr -dc 0-9); \
+         failed=$$(grep -m1 -o '"failures": *[0-9]*' $(1) | tr -dc 0-9); \
+         all=$$((all + total)); wrong=$$((wrong + failed))
+
+test: simt-packages
+	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests $(OBJ)/example_norm/tests $(OBJ)/train $(SET_PROGRAMS) $(SIMT)/tests
 	@GOMP_SPINCOUNT=1000 WOBBLE_TRAIN=$(abspath $(OBJ)/train) WOBBLE_EXAMPLE_NORM=$(abspath $(OBJ)/example_norm/tests) \
 	WOBBLE_INSTRUCTION_SETS='$(abspath $(SET_PROGRAMS))' \
-	$(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; \
-	status=$$?; \
-	total=$$(grep -m1 -o '"tests": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
-	failed=$$(grep -m1 -o '"failures": *[0-9]*' $(OBJ)/test/results.json | tr -dc 0-9); \
-	echo "$$((total - failed)) passed, $$failed failed"; exit $$status
+	$(OBJ)/test/tests --gtest_brief=1 --gtest_output=json:$(OBJ)/test/results.json; status=$$?; \
+	$(MAKE) test-simt || status=1; \
+	all=0; wrong=0; for results in $(OBJ)/test/results.json $(SIMT)/*.json; do $(call passed,$$results); done; \
+	echo "$$((all - wrong)) passed, $$wrong failed"; exit $$status
 
-# The kernels on CUDA, by warps and by blocks, on the software machine. float64 (finite differences) is the CPU's alone.
+# The CUDA kernels, rows by warps and rows by blocks, on the software machine, two processes at a time. float64 (finite
+# differences) is the CPU's alone. Every kernel that the program holds must have run, bare or watched.
 SIMT_FILTER := *SoftwareMachine*:Table/*
 test-simt: simt-packages
 	@$(MAKE) -j$(JOBS) $(SIMT)/tests
-	@run() { WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM=$$1 $(SIMT)/tests --gtest_brief=1 --gtest_filter='$(SIMT_FILTER)'; }; \
+	@rm -f $(SIMT)/*.json $(SIMT)/*.ran
+	@run() { WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM=$$1 WOBBLE_SIMT_COVERAGE=$(SIMT)/$$1.ran $(SIMT)/tests --gtest_brief=1 \
+	    --gtest_filter='$(SIMT_FILTER)' --gtest_output=json:$(SIMT)/$$1.json; }; \
 	run warp & warp=$$!; run block; block=$$?; wait $$warp && [ $$block = 0 ]
+	@sh test/simt/coverage.sh $(SIMT)/tests $(SIMT)/*.ran
 
 # Registers, shared memory, stack and spills of every CUDA kernel, for each of REPORT_ARCHS; fails where one spills or
 # uses local memory. Where a disassembler is at hand, attention's must hold tensor-core instructions too.

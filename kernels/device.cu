@@ -35,6 +35,16 @@ std::string cuda_name() {
     return std::string(properties.name) + ", " + std::to_string(properties.totalGlobalMem >> 30) + " GiB";
 }
 
+int cuda_processors() {
+    static const int processors = [] {
+        int device = 0, count = 0;
+        check_cuda(cudaGetDevice(&device), "the GPU");
+        check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "the GPU");
+        return count;
+    }();
+    return processors;
+}
+
 cudaStream_t cuda_stream() {
     static const cudaStream_t stream = [] {
         cudaStream_t created = nullptr;
@@ -110,6 +120,9 @@ const std::string& cuda_absence() {
 
 std::string cuda_name() {
     return "no GPU";
+}
+int cuda_processors() {
+    return 0;
 }
 
 namespace detail {

@@ -16,6 +16,8 @@ namespace wobble {
 
 /// Why no kernel can run on CUDA here, as a phrase; empty where one can.
 const std::string& cuda_absence();
+/// Its multiprocessors. Expects one.
+int cuda_processors();
 /// What the GPU calls itself, and its memory. Expects one.
 std::string cuda_name();
 

@@ -52,6 +52,8 @@ struct NoProbe {
 /// the order of the parts.
 struct NoWatch {
     HD NoProbe probe(int64_t, int = 0, int = 1) const { return {}; }
+    /// On CUDA: how many teams share the rows of a launch.
+    HD int64_t teams(int64_t rows) const { return rows; }
 };
 
 /// One query's view of the keys it attends to. Logits are the scaled products that enter the softmax.

@@ -34,13 +34,14 @@ constexpr int block_threads = 256;
 template <class Kernel>
 constexpr int cuda_pack = 16 / int(sizeof(typename Kernel::Element));
 
-/// One warp per row. `watch.probe(warp, lane, lanes)` is a probe for one lane of a warp's team.
+/// One warp per row, or for every so many rows: `watch.teams(rows)` says how many warps or blocks there are.
+/// `watch.probe(warp, lane, lanes)` is a probe for one lane of a warp's team.
 template <class Kernel, class Watch>
 __global__ void __launch_bounds__(block_threads, 1) warp_per_row(int64_t rows, Kernel kernel, Watch watch) {
-    const int64_t row = (int64_t(blockIdx.x) * block_threads + threadIdx.x) / 32;
-    if (row >= rows) return;  // a whole warp leaves together
-    auto probe = watch.probe(row, int(threadIdx.x) & 31, 32);
-    kernel(Warp<cuda_pack<Kernel>>{}, row, probe);
+    const int64_t warp = (int64_t(blockIdx.x) * block_threads + threadIdx.x) / 32, warps = watch.teams(rows);
+    if (warp >= warps) return;  // all its lanes together
+    auto probe = watch.probe(warp, int(threadIdx.x) & 31, 32);
+    for (int64_t row = warp; row < rows; row += warps) kernel(Warp<cuda_pack<Kernel>>{}, row, probe);
     probe.finish();
 }
 
@@ -61,14 +62,16 @@ requires requires {
 }
 constexpr int shared_bytes_of<Kernel> = Kernel::shared_bytes;
 
-/// One block per row: for rows that are long, or few. What memory they share besides their arrays is part of
-/// the name, for `make kernels-report`.
+/// One block per row, in the same way: for rows that are long, or few. What memory they share besides their
+/// arrays is part of the name, for `make kernels-report`.
 template <class Kernel, class Watch, int shared = shared_bytes_of<Kernel>>
-__global__ void __launch_bounds__(threads_of<Kernel>, 1) block_per_row(Kernel kernel, Watch watch) {
+__global__ void __launch_bounds__(threads_of<Kernel>, 1)
+    block_per_row(Kernel kernel, Watch watch, int64_t rows) {
     constexpr int threads = threads_of<Kernel>;
     auto probe =
         watch.probe(int64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32, int(threadIdx.x), threads);
-    kernel(Block<cuda_pack<Kernel>>{}, int64_t(blockIdx.x), probe);
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+        kernel(Block<cuda_pack<Kernel>>{}, row, probe);
     probe.finish();
 }
 
@@ -89,10 +92,19 @@ bool wants_blocks(const Context& context, const Kernel& kernel) {
     return kernel.row_elements() > 2048;
 }
 
-/// The warps that work on so many rows.
+/// How many warps, or blocks, work on so many rows for a probe that is dear to finish: as many as keep the
+/// memory of all processors busy. Tiles are worth a probe each.
 template <class Kernel>
-int64_t warps_for(const Context& context, int64_t rows, const Kernel& kernel) {
-    return rows * (wants_blocks(context, kernel) ? threads_of<Kernel> / 32 : 1);
+int64_t lasting_teams(const Context& context, int64_t rows, const Kernel& kernel) {
+    constexpr int64_t warps = 16, blocks = warps * 32 / block_threads;  // of a processor
+    if constexpr (always_blocks<Kernel>) return rows;
+    const int64_t most = cuda_processors() * (wants_blocks(context, kernel) ? blocks : warps);
+    return rows < most ? rows : most;
+}
+/// The warps that so many teams are.
+template <class Kernel>
+int64_t warps_for(const Context& context, int64_t teams, const Kernel& kernel) {
+    return teams * (wants_blocks(context, kernel) ? threads_of<Kernel> / 32 : 1);
 }
 
 template <class Kernel, class Watch>
@@ -103,8 +115,8 @@ void run_blocks(int64_t rows, Kernel kernel, Watch watch) {
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                    Kernel::name);
     }
-    void* arguments[] = {&kernel, &watch};
-    check_cuda(cudaLaunchKernel(block_per_row<Kernel, Watch>, dim3{unsigned(rows), 1, 1},
+    void* arguments[] = {&kernel, &watch, &rows};
+    check_cuda(cudaLaunchKernel(block_per_row<Kernel, Watch>, dim3{unsigned(watch.teams(rows)), 1, 1},
                                 dim3{threads_of<Kernel>, 1, 1}, arguments, shared, cuda_stream()),
                Kernel::name);
 }
@@ -113,7 +125,7 @@ template <class Kernel, class Watch>
 void run_warps(int64_t rows, Kernel kernel, Watch watch) {
     void* arguments[] = {&rows, &kernel, &watch};
     check_cuda(cudaLaunchKernel(warp_per_row<Kernel, Watch>,
-                                dim3{unsigned(ceil_div(rows * 32, block_threads)), 1, 1},
+                                dim3{unsigned(ceil_div(watch.teams(rows) * 32, block_threads)), 1, 1},
                                 dim3{block_threads, 1, 1}, arguments, 0, cuda_stream()),
                Kernel::name);
 }

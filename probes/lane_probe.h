@@ -86,6 +86,9 @@ struct DeviceWatch {
     DeviceHistogram* histograms;  // [channels]; null: not wanted
     Fault fault;
     bool full;
+    int64_t team_count;
+
+    HD int64_t teams(int64_t) const { return team_count; }
 
     /// `lane` of `lanes`: of the team.
     __device__ LaneProbe<Kernel> probe(int64_t warp, int lane, int lanes) const {
@@ -207,7 +210,20 @@ class LaneProbe {
         return over_warp(value, [](double a, double b) { return a + b; });
     }
     static __device__ __forceinline__ int over_warp(int value) {
-        return over_warp(value, [](int a, int b) { return a + b; });
+        return int(__reduce_add_sync(0xffffffffu, unsigned(value)));
+    }
+    /// Four sums at once, for the warp's first lane: at each of the first steps a lane hands on half of what
+    /// it has left.
+    static __device__ __forceinline__ void over_warp(double (&s)[4], int lane) {
+        const bool upper = lane & 16, odd = lane & 8;
+        const double a = (upper ? s[2] : s[0]) + of_lane(upper ? s[0] : s[2], 16);
+        const double b = (upper ? s[3] : s[1]) + of_lane(upper ? s[1] : s[3], 16);
+        double sum = (odd ? b : a) + of_lane(odd ? a : b, 8);
+        for (int offset = 4; offset > 0; offset >>= 1) sum += of_lane(sum, offset);
+        // Lanes 0, 8, 16 and 24 have one each.
+        s[0] = sum, s[1] = of_lane(sum, 8);
+        const double other = of_lane(sum, 16);
+        s[2] = other, s[3] = of_lane(other, 8);
     }
     static __device__ __forceinline__ Moments of_warp(LaneMoments<A>& lane) {
         lane.settle();
@@ -218,9 +234,8 @@ class LaneProbe {
         m.min = double(over_warp(lane.min, [](A a, A b) { return b < a ? b : a; }));
         m.max = double(over_warp(lane.max, [](A a, A b) { return larger(a, b); }));
         const double centre = m.min / 2 + m.max / 2;
-        const auto own = lane.about(centre);
-        double s[4];
-        for (int p = 0; p < 4; ++p) s[p] = over_warp(own.sums[p]);
+        auto [s] = lane.about(centre);
+        over_warp(s, int(threadIdx.x) & 31);
         set_moments(m, double(n), centre, s);
         return m;
     }

@@ -170,7 +170,9 @@ void watch_on_cuda(Context& context, int64_t rows, const Kernel& kernel, const S
         };
     }
     char* const results = records.results(layout.bytes, std::move(read));
-    const int64_t warps = warps_for(context, rows, kernel);
+    // A warp knows of one head alone.
+    const int64_t teams = ResultLayout<Kernel>::C::heads ? rows : lasting_teams(context, rows, kernel);
+    const int64_t warps = warps_for(context, teams, kernel);
     using Saw = WarpSaw<Kernel>;
     Saw* saw = static_cast<Saw*>(records.parts(size_t(warps) * sizeof(Saw)));
     const bool full = look.tier == Tier::Full;
@@ -181,7 +183,8 @@ void watch_on_cuda(Context& context, int64_t rows, const Kernel& kernel, const S
             .nonfinite = reinterpret_cast<NonFinite*>(results + layout.nonfinite),
             .histograms = full ? reinterpret_cast<DeviceHistogram*>(results + layout.histograms) : nullptr,
             .fault = look.fault,
-            .full = full});
+            .full = full,
+            .team_count = teams});
     Saw* all = reinterpret_cast<Saw*>(results);
     HeadTally* heads = reinterpret_cast<HeadTally*>(results + layout.heads);
     int64_t count = warps, head_count = layout.head_count;

@@ -39,6 +39,10 @@ T __shfl_sync(unsigned mask, T value, int lane, simt::Place place = simt::Place:
     return simt::exchange(mask, value, lane & 31, place);
 }
 
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value, simt::Place place = simt::Place::current()) {
+    return simt::sum_of_warp(mask, value, place);
+}
+
 /// One fiber runs at a time: nothing needs to be done for these. 64 bits, as they are used.
 inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long value) {
     return std::exchange(*p, *p + value);
@@ -60,6 +64,8 @@ struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaMalloc(void** memory, size_t bytes);

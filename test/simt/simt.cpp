@@ -11,6 +11,8 @@
 #include <memory>
 #include <numeric>
 
+#include "test/simt/coverage.h"
+
 namespace simt {
 
 Builtins current;
@@ -22,6 +24,7 @@ uint64_t seed = [] {
     return text ? std::strtoull(text, nullptr, 10) : 1;
 }();
 int64_t launch_count = 0;
+std::set<std::string> kernels;
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
 uint64_t next(uint64_t& state) {
@@ -470,6 +473,19 @@ void begin_copy(SharedMemory& memory, const char* name, int64_t index, const voi
 void wait_for_copies() {
     running->wait_for_copies();
 }
+unsigned sum_of_warp(unsigned mask, unsigned value, Place place) {
+    meet(
+        mask, Collective::Sum, &value,
+        [](void*(&lanes)[32]) {
+            unsigned sum = 0;
+            for (const void* lane : lanes)
+                if (lane) sum += *static_cast<const unsigned*>(lane);
+            for (void* lane : lanes)
+                if (lane) *static_cast<unsigned*>(lane) = sum;
+        },
+        place);
+    return value;
+}
 SharedMemory& shared_memory(const Place& place, const std::type_info& type, size_t element, int64_t count) {
     return running->shared(place, type, element, count);
 }
@@ -528,8 +544,13 @@ void check_bytes(const std::string& kernel, const void* argument, size_t bytes) 
     }
 }
 
+const std::set<std::string>& launched() {
+    return kernels;
+}
+
 void run(const Launch& launch) {
     ++launch_count;
+    kernels.insert(launch.kernel);
     if (launch.grid.x == 0 || launch.block.x == 0 || launch.block.x > 1024)
         throw Fault(launch.kernel + ": a grid of " + std::to_string(launch.grid.x) + " blocks of " +
                     std::to_string(launch.block.x) + " threads cannot be launched");

@@ -48,12 +48,14 @@ void set_seed(uint64_t seed);
 void block_barrier(Place place);
 void warp_barrier(unsigned mask, Place place);
 
-enum class Collective { Barrier, Exchange, LoadMatrices, MultiplyAdd };
+enum class Collective { Barrier, Exchange, LoadMatrices, MultiplyAdd, Sum };
 /// Waits until all lanes of `mask` have come to the same kind of operation. The last one calls `act` for all,
 /// with what each lane brought, by lane; null where a lane takes no part.
 void meet(unsigned mask, Collective kind, void* mine, const std::function<void(void* (&)[32])>& act,
           Place place);
 
+/// Σ of what the lanes brought.
+unsigned sum_of_warp(unsigned mask, unsigned value, Place place);
 /// What lane `source` of the warp brought.
 template <class T>
 T exchange(unsigned mask, T value, int source, Place place) {

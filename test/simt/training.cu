@@ -16,7 +16,7 @@ Options two_layers(const std::string& device, Precision precision, const std::st
     o.data = "synthetic:markov?order=1&vocab=37&seed=1";
     o.holdout = 0.05;
     o.model.layers = 2, o.model.heads = 2, o.model.channels = 64, o.model.context = 16;
-    o.batch = 2, o.accum = 2, o.steps = 5, o.warmup = 0, o.threads = 1;
+    o.batch = 2, o.accum = 2, o.steps = 5, o.warmup = 0, o.threads = 1, o.eval_sequences = 4;
     o.device = device, o.precision = precision;
     o.probes = probes, o.probe_every = 1, o.spectra = probes == "off" ? "" : "h.*";
     return o;

@@ -208,15 +208,16 @@ test: simt-packages
 	all=0; wrong=0; for results in $(OBJ)/test/results.json $(SIMT)/*.json; do $(call passed,$$results); done; \
 	echo "$$((all - wrong)) passed, $$wrong failed"; exit $$status
 
-# The CUDA kernels, rows by warps and rows by blocks, on the software machine, two processes at a time. float64 (finite
-# differences) is the CPU's alone. Every kernel that the program holds must have run, bare or watched.
-SIMT_FILTER := *SoftwareMachine*:Table/*
+# The CUDA kernels, rows by warps and rows by blocks, on the software machine, two processes at a time; attention has its
+# own teams. float64 (finite differences) is the CPU's alone. Every kernel that the program holds must have run.
+SIMT_KERNELS := Table/*-Table/BackwardKernels.*:Table/Kernels.StayInside*
 test-simt: simt-packages
 	@$(MAKE) -j$(JOBS) $(SIMT)/tests
 	@rm -f $(SIMT)/*.json $(SIMT)/*.ran
 	@run() { WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM=$$1 WOBBLE_SIMT_COVERAGE=$(SIMT)/$$1.ran $(SIMT)/tests --gtest_brief=1 \
-	    --gtest_filter='$(SIMT_FILTER)' --gtest_output=json:$(SIMT)/$$1.json; }; \
-	run warp & warp=$$!; run block; block=$$?; wait $$warp && [ $$block = 0 ]
+	    --gtest_filter="$$2" --gtest_output=json:$(SIMT)/$$1.json; }; \
+	run warp '$(SIMT_KERNELS)' & warp=$$!; \
+	run block '*SoftwareMachine*:$(SIMT_KERNELS):*/attention_*'; block=$$?; wait $$warp && [ $$block = 0 ]
 	@sh test/simt/coverage.sh $(SIMT)/tests $(SIMT)/*.ran
 
 # Registers, shared memory, stack and spills of every CUDA kernel, for each of REPORT_ARCHS; fails where one spills or

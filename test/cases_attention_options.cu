@@ -345,6 +345,7 @@ void add_attention_option_cases(std::vector<KernelCase>& table) {
     };
     for (const Variant& s : trained) {
         for (bool blocks : {false, true}) {
+            if (!has_text(blocks, s.T, s.D)) continue;
             table.push_back(attention_forward(s, blocks));
             table.push_back(attention_backward(s, blocks));
         }
@@ -368,7 +369,8 @@ void add_attention_option_cases(std::vector<KernelCase>& table) {
         {"all", 1, 130, 4, 2, 64, 60, {.scale = 0.5, .softcap = 3, .window = 30}, true},
     };
     for (const Variant& s : added)
-        for (bool blocks : {false, true}) table.push_back(attention_forward(s, blocks));
+        for (bool blocks : {false, true})
+            if (has_text(blocks, s.T, s.D)) table.push_back(attention_forward(s, blocks));
 }
 
 }  // namespace wobble::test

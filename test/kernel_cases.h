@@ -107,6 +107,14 @@ struct KernelCase {
     }
 };
 
+/// Whether attention's second text, in blocks, is another than its first on the device under test: CUDA has
+/// one for heads of 32 channels and more. Long rows, one key after the other, take the software machine too
+/// long.
+inline bool has_text(bool blocks, int64_t sequence, int64_t head_size) {
+    if (tested_device() == Device::Cpu) return true;
+    return blocks ? head_size >= 32 && head_size % 8 == 0 : sequence <= 100;
+}
+
 const std::vector<KernelCase>& kernel_cases();
 /// The case of that name, which must exist.
 const KernelCase& kernel_case(const std::string& name);

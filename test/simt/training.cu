@@ -1,6 +1,8 @@
 // Training on the software machine: the steps are those of the CPU, whoever looks on, and they repeat.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -126,7 +128,7 @@ TEST_P(SoftwareMachineTraining, TakesTheSameStepsAsGraphs) {
 }
 
 TEST_P(SoftwareMachineTraining, GoesOnFromACheckpoint) {
-    const std::string run = testing::TempDir() + "software_machine_run";
+    const std::string run = testing::TempDir() + "software_machine_run." + std::to_string(getpid());
     std::filesystem::remove_all(run);
     std::filesystem::create_directories(run);
     Trainer whole(two_layers("cuda", GetParam()));

@@ -259,27 +259,28 @@ KernelCase adamw(int64_t n, int64_t step, double clip) {
     set_run(c, [=](Context& context, Buffers& at, auto zero) {
         using E = decltype(zero);
         using A = Accumulator<E>;
-        launch(context, rows,
-               AdamW<E>{.weight = at.get<E>("weight"),
-                        .gradient = at.get<A>("gradient"),
-                        .m = at.get<A>("m"),
-                        .v = at.get<A>("v"),
-                        .update_squares = at.get<double>("update_squares"),
-                        .weight_squares = at.get<double>("weight_squares"),
-                        .n = n,
-                        .clip = A(clip),
-                        .lr = A(options.lr),
-                        .decay = A(options.weight_decay),
-                        .beta1 = A(options.beta1),
-                        .beta2 = A(options.beta2),
-                        .epsilon = A(options.epsilon),
-                        .one_minus_beta1 = A(1 - options.beta1),
-                        .one_minus_beta2 = A(1 - options.beta2),
-                        .bias1 = A(1 / (1 - std::pow(options.beta1, double(step)))),
-                        .bias2 = A(1 / (1 - std::pow(options.beta2, double(step)))),
-                        .per_unit = A(per_unit),
-                        .initial = at.get<E>("initial")},
-               {"case"});
+        if constexpr (!std::is_same_v<E, bf16>)  // master weights are wider
+            launch(context, rows,
+                   AdamW<E>{.weight = at.get<E>("weight"),
+                            .gradient = at.get<A>("gradient"),
+                            .m = at.get<A>("m"),
+                            .v = at.get<A>("v"),
+                            .update_squares = at.get<double>("update_squares"),
+                            .weight_squares = at.get<double>("weight_squares"),
+                            .n = n,
+                            .clip = A(clip),
+                            .lr = A(options.lr),
+                            .decay = A(options.weight_decay),
+                            .beta1 = A(options.beta1),
+                            .beta2 = A(options.beta2),
+                            .epsilon = A(options.epsilon),
+                            .one_minus_beta1 = A(1 - options.beta1),
+                            .one_minus_beta2 = A(1 - options.beta2),
+                            .bias1 = A(1 / (1 - std::pow(options.beta1, double(step)))),
+                            .bias2 = A(1 / (1 - std::pow(options.beta2, double(step)))),
+                            .per_unit = A(per_unit),
+                            .initial = at.get<E>("initial")},
+                   {"case"});
     });
     c.run_bfloat16 = nullptr;  // master weights are float32
     const auto clipped = [=](const Named& given) {

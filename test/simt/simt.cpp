@@ -351,11 +351,11 @@ class DeviceMemory {
         // What was there before is gone; nobody may count on zeros.
         mmap(begin, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
              -1, 0);
+        mprotect(begin + pages - page, page, PROT_NONE);
         if (bytes <= poisoned_up_to) std::memset(begin, 0xff, pages - page);
-        protect(begin, pages, false);
         char* p = begin + (pages - page) - (bytes + 255) / 256 * 256;
         pieces_[p] = {begin, pages};
-        protect(begin, pages, open_ > 0);
+        if (open_ == 0) protect(pieces_[p], false);
         return p;
     }
     bool release(void* p) {
@@ -370,11 +370,11 @@ class DeviceMemory {
     bool holds(const void* p) const { return p >= base_ && p < base_ + range; }
     void open() {
         if (open_++ == 0)
-            for (const auto& [p, piece] : pieces_) protect(piece.begin, piece.bytes, true);
+            for (const auto& [p, piece] : pieces_) protect(piece, true);
     }
     void close() {
         if (--open_ == 0)
-            for (const auto& [p, piece] : pieces_) protect(piece.begin, piece.bytes, false);
+            for (const auto& [p, piece] : pieces_) protect(piece, false);
     }
 
   private:
@@ -383,9 +383,8 @@ class DeviceMemory {
         char* begin;
         size_t bytes;
     };
-    static void protect(char* begin, size_t bytes, bool open) {
-        mprotect(begin, bytes - page, open ? PROT_READ | PROT_WRITE : PROT_NONE);
-        mprotect(begin + bytes - page, page, PROT_NONE);
+    static void protect(const Piece& piece, bool open) {
+        mprotect(piece.begin, piece.bytes - page, open ? PROT_READ | PROT_WRITE : PROT_NONE);
     }
     char* base_;
     size_t used_ = 0;
@@ -519,6 +518,7 @@ std::vector<std::function<void()>> end_capture() {
 void synchronize() {
     if (capturing) throw Fault("somebody waits for a stream that is being captured");
     const std::vector<std::function<void()>> work = std::exchange(queue, {});
+    if (work.empty()) return;
     const OpenMemory open;
     for (const auto& item : work) item();
 }

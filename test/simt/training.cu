@@ -1,6 +1,5 @@
 // Training on the software machine: the steps are those of the CPU, whoever looks on, and they repeat.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cmath>

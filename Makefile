@@ -1,5 +1,6 @@
 # make            build ./train (with nvcc where it is found, with g++ alone otherwise)
 # make demo       data, a two-minute training, evaluation, a sample
+# make tests      build the tests of make test, without running them
 # make test-simt  the CUDA kernels where there is no GPU, each CUDA thread a fiber; part of make test
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
 # make bench-peers  tokens/s, memory and share of the machine's peak beside PyTorch's;  PYTHON=... as below
@@ -111,7 +112,7 @@ simt-packages: test-packages ; $(call need,$(call headers,boost/context/fiber.hp
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
 # --------------------------------------------------------------------------------------------------------- programs
-.PHONY: train demo test test-simt kernels-report bench bench-peers format clean
+.PHONY: train tests demo test test-simt kernels-report bench bench-peers format clean
 train: build-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/train
 	@mkdir -p $(BIN) && { [ $(OBJ)/train -ef $(BIN)/train ] || ln -f $(OBJ)/train $(BIN)/train; }
@@ -119,6 +120,9 @@ train: build-packages
 $(OBJ)/train: $(OBJ)/train.cu.o $(LIB_OBJ)
 	@echo "link    $@"
 	@$(LINK) $^ $(LDLIBS) -o $@
+
+tests: test-packages
+	@$(MAKE) -j$(JOBS) $(OBJ)/test/tests
 
 $(OBJ)/test/tests: $(TEST_OBJ) $(LIB_OBJ)
 	@echo "link    $@"

@@ -8,12 +8,25 @@
 #include "bench/roof.h"
 #include "bench/timings.h"
 #include "kernels/error.h"
+#include "run/evaluate.h"
 #include "run/machine.h"
 #include "run/output_file.h"
 
 namespace wobble {
 
+namespace {
+
+Device bench_device(const BenchOptions& options) {
+    Options asked;
+    asked.device = options.device;
+    return make_context(asked).device;
+}
+
+}  // namespace
+
 void check(const BenchOptions& options) {
+    if (options.device != "auto" && options.device != "cpu" && options.device != "cuda")
+        throw UserError("--device " + options.device + " is unknown; expected auto, cpu or cuda");
     if (options.threads < 0) {
         throw UserError("--threads is " + std::to_string(options.threads) + "; expected at least 0");
     }
@@ -23,6 +36,7 @@ void check(const BenchOptions& options) {
     if (options.steps_only && !options.kernels.empty()) {
         throw UserError("--kernels and --steps-only were both given; leave one of them out");
     }
+    bench::shape::choose(bench_device(options));
     if (bench::matching_cases(options.kernels).empty()) {
         throw UserError("--kernels " + options.kernels +
                         " matches no kernel; expected names or patterns such as 'layernorm*,product/mlp.*'");
@@ -61,7 +75,8 @@ struct Plan {
 
 /// The models that other programs are timed on: all but the smallest, in float32.
 std::vector<StepModel> peer_models() {
-    std::vector<StepModel> models(step_models().begin() + 1, step_models().end());
+    const std::vector<StepModel>& all = step_models(Device::Cpu);
+    std::vector<StepModel> models(all.begin() + 1, all.end());
     std::erase_if(models, [](const StepModel& m) { return m.precision != wobble::Precision::Float32; });
     return models;
 }
@@ -85,7 +100,9 @@ class Session {
 
     void run() {
         if (!options_.steps_only) time_kernels();
-        if (!options_.kernels_only) time_models(), time_tokens(), time_peers();
+        if (!options_.kernels_only) time_models();
+        // Generation and the other programs are timed on the CPU.
+        if (!options_.kernels_only && shape::device == Device::Cpu) time_tokens(), time_peers();
         json["roofs"] = to_json(roofs_);
     }
 
@@ -110,7 +127,7 @@ class Session {
     }
     void measure_roofs() {
         progress_.begin("roofs", plan_.roofs);
-        roofs_.measure(threads_);
+        roofs_.measure(threads_, shape::device);
     }
 
     void time_kernels() {
@@ -149,10 +166,11 @@ class Session {
         const OtherWork others;
         say("\nWhole steps: batch, forward, backward, clipping, AdamW, and all that is observed where probes "
             "look\n");
-        for (size_t i = 0; i < step_models().size(); ++i) {
-            const StepModel& model = step_models()[i];
+        const std::vector<StepModel>& models = step_models(shape::device);
+        for (size_t i = 0; i < models.size(); ++i) {
+            const StepModel& model = models[i];
             progress_.begin("steps of " + model.name(), plan_.steps[i].seconds);
-            const StepTimings timings = time_steps(model, threads_, ticking(plan_.steps[i]));
+            const StepTimings timings = time_steps(model, threads_, shape::device, ticking(plan_.steps[i]));
             measure_roofs();
             say(to_text(timings, roofs_));
             for (const auto& row : to_json(timings, roofs_)) json["steps"].push_back(row);

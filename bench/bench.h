@@ -8,9 +8,10 @@
 namespace wobble {
 
 struct BenchOptions {
-    std::string json;     // file for every number; empty: none
-    std::string kernels;  // shell patterns, comma-separated; empty: all
-    int64_t threads = 0;  // 0: one per physical core
+    std::string json;             // file for every number; empty: none
+    std::string device = "auto";  // auto, cpu or cuda
+    std::string kernels;          // shell patterns, comma-separated; empty: all
+    int64_t threads = 0;          // 0: one per physical core
     bool steps_only = false, kernels_only = false;
     bool quick = false;  // a fifth of the time, and noisier
 };

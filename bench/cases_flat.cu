@@ -151,7 +151,7 @@ KernelCase squared_change() {
     KernelCase c = over_rows("", dimensions({C, F}), cost, flat_rows(n),
                              [=](Operands& operands) { return compare_with(operands, operands.room<E>(n)); });
     c.prepare = [=] {
-        auto operands = std::make_shared<Operands>();
+        auto operands = std::make_shared<Operands>(device);
         E* previous = operands->template room<E>(n);
         const auto first = compare_with(*operands, previous), second = compare_with(*operands, previous);
         auto turn = std::make_shared<bool>(false);

@@ -36,7 +36,7 @@ KernelCase token_embedding_backward() {
     const double bytes = double(rows * C * int64_t(sizeof(E)) + 2 * V * C * int64_t(sizeof(A)));
     return over_rows("", dimensions({rows, C}), {.bytes = bytes}, V, [](Operands& operands) {
         TokenIndex index;
-        index.build(operands.indices(rows, V), rows, V);
+        index.build(operands.host_indices(rows, V).data(), rows, V);
         return TokenEmbeddingBackward<E>{.order = operands.copy(index.order),
                                          .starts = operands.copy(index.starts),
                                          .dy = operands.normal<E>(rows * C),

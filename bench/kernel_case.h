@@ -1,6 +1,5 @@
-// The table of kernel cases: every kernel in the roles and shapes that it has in a step of a six-layer model
-// with 384 channels, 16 sequences of 256 tokens each. A kernel that is added to the program gets its timings
-// here.
+// The table of kernel cases: every kernel in the roles and shapes that it has in a step of a model. A kernel
+// that is added to the program gets its timings here.
 #pragma once
 
 #include <functional>
@@ -44,10 +43,19 @@ const std::vector<KernelCase>& kernel_cases();
 /// Those whose name, or kernel, one of the comma-separated shell patterns matches; all for an empty one.
 std::vector<KernelCase> matching_cases(const std::string& patterns);
 
-/// The shapes of the model.
+/// The shapes of the model: 384 channels and 16 sequences of 256 tokens on the CPU, GPT-2's with 124M
+/// parameters and 32 sequences of 1,024 on a GPU. They are chosen once, before the table is made.
 namespace shape {
 
-constexpr int64_t B = 16, T = 256, C = 384, H = 6, D = C / H, F = 4 * C, V = 256, rows = B * T;
+inline int64_t B = 16, T = 256, C = 384, H = 6, D = C / H, F = 4 * C, V = 256, rows = B * T;
+inline Device device = Device::Cpu;  // where operands lie
+
+inline void choose(Device on) {
+    device = on;
+    if (on == Device::Cpu) return;
+    B = 32, T = 1024, C = 768, H = 12, V = 50257;
+    D = C / H, F = 4 * C, rows = B * T;
+}
 
 }  // namespace shape
 
@@ -76,7 +84,7 @@ template <class Kernel, class Make, class Launch>
 KernelCase kernel_case(Kernel (Make::*)(Operands&) const, const char* role, std::string shape, Cost cost,
                        Make make, Launch launch_it) {
     return {Kernel::name, role, std::move(shape), Precision<typename Kernel::Element>::name, cost, [=] {
-                auto operands = std::make_shared<Operands>();
+                auto operands = std::make_shared<Operands>(shape::device);
                 const Kernel kernel = make(*operands);
                 return Prepared{[=](Context& context) { launch_it(context, kernel); },
                                 [operands] { operands->reset(); }};

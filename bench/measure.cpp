@@ -40,7 +40,10 @@ Turns measure_in_turns(const std::vector<std::function<void()>>& variants, const
     if (effort.sample_seconds > 0) {
         const double begin = wall_seconds();
         int64_t calls = 0;
-        while (wall_seconds() - begin < effort.sample_seconds) variants[0](), ++calls;
+        for (; wall_seconds() - begin < effort.sample_seconds; ++calls) {
+            variants[0]();
+            if (effort.finish) effort.finish();
+        }
         turns.calls = calls;
     }
     const double begin = wall_seconds();
@@ -50,6 +53,7 @@ Turns measure_in_turns(const std::vector<std::function<void()>>& variants, const
             const size_t v = (i + size_t(round)) % variants.size();
             const double wall = wall_seconds(), processor = processor_seconds();
             for (int64_t call = 0; call < turns.calls; ++call) variants[v]();
+            if (effort.finish) effort.finish();
             turns.variants[v].wall.push_back((wall_seconds() - wall) / double(turns.calls));
             turns.variants[v].processor.push_back((processor_seconds() - processor) / double(turns.calls));
         }

@@ -16,6 +16,9 @@ struct Effort {
     double sample_seconds;  // each variant being repeated for at least this long in a round
     /// Called before every round, outside the time taken; may be empty.
     std::function<void()> before_round = {};
+    /// Called after the calls of a variant, within the time taken: until they are done, where they only
+    /// began.
+    std::function<void()> finish = {};
 };
 
 /// Seconds per call of one variant, round by round: of the wall clock, and of the processors (all threads of

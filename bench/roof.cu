@@ -8,6 +8,7 @@
 #include "kernels/product.h"
 #include "kernels/team.h"
 #include "model/memory.h"
+#include "probes/launch.h"
 
 namespace wobble::bench {
 
@@ -112,6 +113,51 @@ double copy_bandwidth(int threads) {
         });
     }
     return best;
+}
+
+namespace {
+
+/// Seconds that `work` takes a GPU, the best of several times.
+template <class Work>
+double best_on_gpu(Work work) {
+    double best = INFINITY;
+    for (int attempt = 0; attempt < 10; ++attempt) {
+        wait_for(Device::Cuda);
+        const auto begin = Clock::now();
+        for (int i = 0; i < 4; ++i) work();
+        wait_for(Device::Cuda);
+        best = std::min(best, seconds_since(begin) / 4);
+    }
+    return best;
+}
+
+}  // namespace
+
+double cuda_multiply_add_peak(wobble::Precision precision) {
+    const int64_t n = 8192;
+    Context context(1);
+    context.device = Device::Cuda;
+    const auto peak = [&](auto zero) {
+        using T = decltype(zero);
+        T* m = nullptr;
+        Memory memory;
+        memory.plan(Device::Cuda, [&](Memory& all) { m = all.take<T>(3 * n * n); });
+        // Zeros would draw less power than numbers do.
+        const std::vector<T> row(size_t(n), T(0.37f));
+        for (int64_t i = 0; i < 2 * n; ++i) copy_in(Device::Cuda, m + i * n, row.data(), n);
+        const Product<T> product{.a = m, .b = m + n * n, .c = m + 2 * n * n, .m = n, .n = n, .k = n};
+        return 2.0 * double(n) * double(n) * double(n) /
+               best_on_gpu([&] { launch(context, product, {"roof"}); });
+    };
+    return precision == wobble::Precision::Float32 ? peak(0.0f) : peak(bf16(0.0f));
+}
+
+double cuda_copy_bandwidth() {
+    const int64_t bytes = int64_t(1) << 30;
+    char* both = nullptr;
+    Memory memory;
+    memory.plan(Device::Cuda, [&](Memory& all) { both = all.take<char>(2 * bytes); });
+    return 2.0 * double(bytes) / best_on_gpu([&] { copy_within(Device::Cuda, both + bytes, both, bytes); });
 }
 
 }  // namespace wobble::bench

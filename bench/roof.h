@@ -19,6 +19,11 @@ double multiply_add_peak(int threads, wobble::Precision precision);
 /// faster. The arrays are `copy_working_set()` bytes together.
 double copy_bandwidth(int threads);
 
+/// The same of a GPU: FLOP/s of cuBLASLt's product of 8,192² matrices, in float32 or bfloat16, and bytes/s of
+/// a copy of 1 GiB within its memory.
+double cuda_multiply_add_peak(wobble::Precision precision);
+double cuda_copy_bandwidth();
+
 /// Eight times the last-level cache, 256 MiB at least and 1 GiB at most.
 int64_t copy_working_set();
 

@@ -19,7 +19,12 @@ std::string StepModel::name() const {
            (precision == wobble::Precision::Bfloat16 ? "_bfloat16" : "");
 }
 
-const std::vector<StepModel>& step_models() {
+const std::vector<StepModel>& step_models(Device device) {
+    static const std::vector<StepModel> on_gpu = {
+        {{.vocab = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768},
+         32,
+         wobble::Precision::Bfloat16}};
+    if (device == Device::Cuda) return on_gpu;
     static const std::vector<StepModel> models = {
         {{.vocab = 256, .context = 64, .layers = 2, .heads = 2, .channels = 64}, 8},
         {{.vocab = 256, .context = 64, .layers = 4, .heads = 4, .channels = 128}, 12},
@@ -63,17 +68,18 @@ Rounds one_in_ten(const Rounds& usual, const Rounds& tenth) {
 /// One model, and for each tier somebody who looks at it; so all of them see the same memory.
 class Steps {
   public:
-    Steps(const StepModel& step_model, int threads)
-        : model_(make_model(step_model.config, step_model.precision, step_model.batch, true)),
-          optimizer_(model_->table(), {}),
+    Steps(const StepModel& step_model, int threads, Device device)
+        : model_(make_model(step_model.config, step_model.precision, step_model.batch, true, device)),
+          optimizer_(model_->table(), {}, device),
           context_(threads),
           data_(Dataset::open(source(step_model), {.context = int(step_model.config.context)})) {
+        context_.device = device;
         draw_weights(context_, *model_, 1);
         for (const char* tier : tiers) {
             Options& options = options_.emplace_back();
             options.batch = step_model.batch, options.model.context = step_model.config.context;
             options.probes = tier, options.probe_every = 1;
-            observers_.push_back(std::make_unique<Observer>(options, model_->table(), data_));
+            observers_.push_back(std::make_unique<Observer>(options, model_->table(), data_, device));
         }
         optimizer_.group_tokens(observers_.back()->decile_of_token());
     }
@@ -114,8 +120,8 @@ class Steps {
 
 }  // namespace
 
-StepTimings time_steps(const StepModel& model, int threads, const Effort& effort) {
-    Steps steps(model, threads);
+StepTimings time_steps(const StepModel& model, int threads, Device device, const Effort& effort) {
+    Steps steps(model, threads, device);
     std::vector<std::function<void()>> variants;
     for (size_t tier = 0; tier < std::size(tiers); ++tier)
         variants.push_back([&, tier] { steps.step(tier); });

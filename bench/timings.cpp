@@ -6,10 +6,21 @@
 
 namespace wobble::bench {
 
-void Roofs::measure(int threads) {
+void Roofs::measure(int threads, Device device) {
+    if (device == Device::Cuda) {
+        multiply_add_samples.push_back(cuda_multiply_add_peak(wobble::Precision::Float32));
+        pair_multiply_add_samples.push_back(cuda_multiply_add_peak(wobble::Precision::Bfloat16));
+        copy_samples.push_back(cuda_copy_bandwidth());
+        take_best();
+        return;
+    }
     multiply_add_samples.push_back(multiply_add_peak(threads, wobble::Precision::Float32));
     pair_multiply_add_samples.push_back(multiply_add_peak(threads, wobble::Precision::Bfloat16));
     copy_samples.push_back(copy_bandwidth(threads));
+    take_best();
+}
+
+void Roofs::take_best() {
     multiply_add = std::max(multiply_add, multiply_add_samples.back());
     pair_multiply_add = std::max(pair_multiply_add, pair_multiply_add_samples.back());
     copy = std::max(copy, copy_samples.back());
@@ -28,6 +39,7 @@ Timing timing(const std::string& probes, bool computed, const Rounds& costs, con
 KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& effort) {
     const Prepared prepared = kernel.prepare();
     Context context(threads);
+    context.device = shape::device;
     std::vector<std::unique_ptr<Recorder>> recorders;
     std::vector<std::function<void()>> variants;
     for (const char* tier : tiers) {
@@ -37,13 +49,20 @@ KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& e
         variants.push_back([&, recorder = recorders.back().get()] {
             context.recorder = recorder;
             prepared.launch(context);
-            if (recorder) recorder->clear();
+            if (recorder && shape::device == Device::Cpu) recorder->clear();
         });
     }
     Effort with_reset = effort;
     with_reset.before_round = [&] {
         prepared.reset();
         if (effort.before_round) effort.before_round();
+        wait_for(shape::device);
+    };
+    // What was seen of all calls of a round comes from a GPU at once.
+    with_reset.finish = [&] {
+        for (const auto& recorder : recorders)
+            if (recorder && shape::device == Device::Cuda) recorder->clear();
+        wait_for(shape::device);
     };
     const Turns turns = measure_in_turns(variants, with_reset);
     KernelTimings result{kernel, turns.calls, {}};

@@ -18,7 +18,8 @@ struct Roofs {
     std::vector<double> multiply_add_samples, pair_multiply_add_samples, copy_samples;
 
     /// Measures again; clocks and neighbours drift.
-    void measure(int threads);
+    void measure(int threads, Device device);
+    void take_best();
     double multiply_add_of(wobble::Precision precision) const {
         return precision == wobble::Precision::Float32 ? multiply_add : pair_multiply_add;
     }
@@ -77,17 +78,17 @@ struct GenerationTimings {
 /// and causal attention's 6 · T · C a layer, or what a window leaves of them.
 double flops_per_token(const ModelConfig& config, const ParameterTable& table);
 
-/// The sizes that are timed, the largest in both precisions.
-const std::vector<StepModel>& step_models();
+/// The sizes that are timed, the largest in both precisions; on a GPU, GPT-2's 124M in bfloat16.
+const std::vector<StepModel>& step_models(Device device);
 
 /// Times one kernel, launches at the three tiers in turns. A launch is timed with all that comes with it: the
 /// plan is asked, what was seen is put into the recorder, and the recorder is cleared.
-KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& effort);
+KernelTimings time_kernel(const KernelCase& kernel, int threads, const Effort& effort);  // on shape::device
 
 /// Times whole training steps as a run makes them: the next batch of a synthetic source, forward, backward,
 /// clipping and update, and at tiers other than off all that is observed, to the rows that a run would hand
 /// to the thread that writes run.db. Nothing is written.
-StepTimings time_steps(const StepModel& model, int threads, const Effort& effort);
+StepTimings time_steps(const StepModel& model, int threads, Device device, const Effort& effort);
 
 /// Times generation with a key-value cache, float32 and bfloat16 in turns.
 std::vector<GenerationTimings> time_generation(const ModelConfig& config, int threads, const Effort& effort);

@@ -11,9 +11,11 @@
 namespace wobble {
 
 /// How many rows of logits are held at a time: with a large vocabulary they would be most of the memory. The
-/// head's matrix is read and its gradient added to once for these many rows, which 2²⁵ logits make cheap.
-inline int64_t logit_rows(int64_t rows, int64_t vocab) {
-    constexpr int64_t most_logits = int64_t(1) << 25, step = 256;
+/// head's matrix is read and its gradient added to once for these many rows, which 2²⁵ logits make cheap; a
+/// GPU, which multiplies so much faster, needs 2²⁹ for that.
+inline int64_t logit_rows(int64_t rows, int64_t vocab, Device device) {
+    constexpr int64_t step = 256;
+    const int64_t most_logits = int64_t(1) << (device == Device::Cuda ? 29 : 25);
     return std::min(rows, std::max(step, most_logits / vocab / step * step));
 }
 
@@ -64,7 +66,7 @@ void Gpt<T>::lay_out(Memory& memory) {
     for (size_t l = 0; recomputes() && l < blocks_.size(); ++l) kept_.push_back(memory.take<T>(rows * C));
     if (ln_f_) ln_f_->lay_out(memory, rows);
     if (!ln_f_ && config_.output_factor() != 1) scaled_ = memory.take<T>(rows * C);
-    logit_rows_ = logit_rows(rows, config_.vocab);
+    logit_rows_ = logit_rows(rows, config_.vocab, memory.device());
     memory.begin("logits");
     logits_ = memory.take<T>(logit_rows_ * config_.vocab);
     losses_ = memory.take<A>(rows);

@@ -257,6 +257,8 @@ Command parse_command(int argc, const char* const* argv) {
     bench.add_option("--json", command.bench.json, "File for every number");
     bench.add_option("--kernels", command.bench.kernels,
                      "Which kernels, by pattern: 'layernorm*,product/mlp.*'; default: all");
+    bench.add_option("--device", command.bench.device, "auto (a GPU where there is one), cpu or cuda")
+        ->capture_default_str();
     bench.add_option("--threads", command.bench.threads, "CPU threads; 0: one per physical core")
         ->capture_default_str();
     bench.add_flag("--kernels-only", command.bench.kernels_only, "No whole steps");

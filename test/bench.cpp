@@ -139,7 +139,7 @@ class Peer : public Program {
         write("python", "#!/bin/sh\n" + script + "\n");
         std::filesystem::permissions(path("python"), std::filesystem::perms::owner_all);
         setenv("PYTHON", path("python").c_str(), 1);
-        return time_pytorch_hooks({step_models()[1]}, 3, 0.5);
+        return time_pytorch_hooks({step_models(Device::Cpu)[1]}, 3, 0.5);
     }
 
   private:

@@ -48,6 +48,7 @@ def parse_arguments():
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of --serve: bf16 is autocast")
     parser.add_argument("--serve", action="store_true", help="take steps on request, and time them")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of --serve")
     parser.add_argument("--compile", action="store_true", help="run the model through torch.compile")
     parser.add_argument("--init", metavar="FILE", help="start from the weights in this safetensors file")
     parser.add_argument("--save", metavar="FILE", help="store the final weights as safetensors")
@@ -230,14 +231,15 @@ def adamw(model):
 def serve(model):
     import resource
 
+    model.to(options.device)
     optimizer = adamw(model)
     run = torch.compile(model) if options.compile else model
     shape = (options.batch, options.context)
-    tokens, targets = torch.randint(0, options.vocab, (2, *shape))
+    tokens, targets = torch.randint(0, options.vocab, (2, *shape), device=options.device)
 
     def step():
         begin = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
             loss = run(tokens, targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -251,7 +253,10 @@ def serve(model):
                       "parameters": sum(p.numel() for p in model.parameters())}), flush=True)
     for line in sys.stdin:
         seconds = [step() for _ in range(int(line))]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if options.device == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"seconds": seconds, "peak_bytes": peak}), flush=True)
 
 

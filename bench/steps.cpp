@@ -106,7 +106,10 @@ class Steps {
 
   private:
     static std::string source(const StepModel& step_model) {
-        return "synthetic:markov?order=1&vocab=" + std::to_string(step_model.config.vocab) + "&seed=1";
+        // A chain over a large vocabulary would be a large table.
+        const char* order = step_model.config.vocab > 1024 ? "0" : "1";
+        return std::string("synthetic:markov?order=") + order +
+               "&vocab=" + std::to_string(step_model.config.vocab) + "&seed=1";
     }
 
     std::unique_ptr<Model<float>> model_;

@@ -40,7 +40,7 @@ struct LaneMoments {
     /// Takes the recent values' sums into the totals.
     HD void settle() {
         double power = 1;
-        for (int p = 0; p < 4; ++p) {
+        UNROLL for (int p = 0; p < 4; ++p) {
             power *= inverse > 0 ? 1 / double(inverse) : 1;
             if (sums[p] != 0) totals[p] += double(sums[p]) * power;
             sums[p] = 0;

@@ -144,7 +144,7 @@ class LaneProbe {
     __device__ __forceinline__ void residual(int identity, int64_t row, double value, double scale) {
         residuals_[identity].add(row, value, scale);
     }
-    // Only the team's first lane calls these.
+    // One lane of a warp at a time calls these.
     __device__ __forceinline__ void sum(int which, double value) { warp_->sums[which] += value; }
     __device__ __forceinline__ void query(int64_t head, const QueryStatistics& statistics) {
         warp_->which_head = head, warp_->head.add(statistics, 1);
@@ -194,12 +194,13 @@ class LaneProbe {
     /// What the lane has whose number differs in the bits of `mask`.
     template <class Value>
     static __device__ __forceinline__ Value of_lane(Value value, int mask) {
-        static_assert(sizeof(Value) % sizeof(int) == 0);
-        int words[sizeof(Value) / sizeof(int)];
-        memcpy(words, &value, sizeof value);
-        UNROLL for (int& word : words) word = __shfl_xor_sync(0xffffffffu, word, mask);
-        memcpy(&value, words, sizeof value);
-        return value;
+        return __shfl_xor_sync(0xffffffffu, value, mask);
+    }
+    static __device__ __forceinline__ ResidualTally of_lane(ResidualTally t, int mask) {
+        t.rows = of_lane(t.rows, mask), t.worst_row = of_lane(t.worst_row, mask);
+        t.value = of_lane(t.value, mask), t.bias = of_lane(t.bias, mask), t.scale = of_lane(t.scale, mask);
+        t.worst = of_lane(t.worst, mask);
+        return t;
     }
     template <class Value, class F>
     static __device__ __forceinline__ Value over_warp(Value value, F combine) {
@@ -216,14 +217,14 @@ class LaneProbe {
     /// it has left.
     static __device__ __forceinline__ void over_warp(double (&s)[4], int lane) {
         const bool upper = lane & 16, odd = lane & 8;
-        const double a = (upper ? s[2] : s[0]) + of_lane(upper ? s[0] : s[2], 16);
-        const double b = (upper ? s[3] : s[1]) + of_lane(upper ? s[1] : s[3], 16);
+        const double s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
+        const double a = (upper ? s2 : s0) + of_lane(upper ? s0 : s2, 16);
+        const double b = (upper ? s3 : s1) + of_lane(upper ? s1 : s3, 16);
         double sum = (odd ? b : a) + of_lane(odd ? a : b, 8);
-        for (int offset = 4; offset > 0; offset >>= 1) sum += of_lane(sum, offset);
+        UNROLL for (int offset = 4; offset > 0; offset >>= 1) sum += of_lane(sum, offset);
         // Lanes 0, 8, 16 and 24 have one each.
-        s[0] = sum, s[1] = of_lane(sum, 8);
         const double other = of_lane(sum, 16);
-        s[2] = other, s[3] = of_lane(other, 8);
+        s[0] = sum, s[1] = of_lane(sum, 8), s[2] = other, s[3] = of_lane(other, 8);
     }
     static __device__ __forceinline__ Moments of_warp(LaneMoments<A>& lane) {
         lane.settle();

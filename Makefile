@@ -58,10 +58,8 @@ CXXFLAGS  = -std=c++20 $(HOST) $(WARNINGS) $(INCLUDE)
 LDLIBS   := -lsqlite3 -lz -lpthread -ldl -lrt
 
 # CUDA_ARCHS: the compute capabilities compiled for; others that come later are served by PTX of the last.
-CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u),90)
-empty :=
+CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u),90)
 comma := ,
-space := $(empty) $(empty)
 gencode   = $(foreach a,$(1),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
             $(foreach a,$(lastword $(1)),-gencode arch=compute_$(a)$(comma)code=compute_$(a))
 NVCCFLAGS = -std=c++20 -O3 -fmad=false -Wno-deprecated-gpu-targets -Werror all-warnings -diag-suppress 1675 -Xptxas -v \
@@ -233,6 +231,7 @@ REPORT_ARCHS ?= 80 90 100
 KERNEL_SRC   := $(filter-out %_float64.cu,$(filter kernels/%.cu probes/%.cu model/%.cu optim/%.cu run/%.cu,$(LIB_SRC)))
 FLASH        := probes/attention_bfloat16.cu
 kernels-report: build-packages
+	@[ -n '$(NVCC)' ] || { echo "kernels-report did not run: nvcc is not here; put the CUDA toolkit's bin into PATH" >&2; exit 2; }
 	@$(MAKE) -j$(JOBS) $(foreach a,$(REPORT_ARCHS),$(KERNEL_SRC:%=$(BUILD)/kernels/sm_$(a)/%.ptxas))
 	@cat $(foreach a,$(REPORT_ARCHS),$(KERNEL_SRC:%=$(BUILD)/kernels/sm_$(a)/%.ptxas)) | c++filt | awk -f bench/kernels_report.awk
 	@if command -v cuobjdump > /dev/null; then \

@@ -92,8 +92,8 @@ bool wants_blocks(const Context& context, const Kernel& kernel) {
     return kernel.row_elements() > 2048;
 }
 
-/// How many warps, or blocks, work on so many rows for a probe that is dear to finish: as many as keep the
-/// memory of all processors busy. Tiles are worth a probe each.
+/// How many warps, or blocks, work on so many rows for a probe that is dear to finish: as many as should keep
+/// the memory of all processors busy. Tiles are worth a probe each.
 template <class Kernel>
 int64_t lasting_teams(const Context& context, int64_t rows, const Kernel& kernel) {
     constexpr int64_t warps = 16, blocks = warps * 32 / block_threads;  // of a processor

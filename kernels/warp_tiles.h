@@ -90,8 +90,8 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
 #endif
 }
 
-/// e^x, for what bfloat16 will hold in the end: within 2^-21 of it near 0, and as exact as 2^(x log2 e) can
-/// be. float32 keeps the digits of `exponential`.
+/// e^x as 2^(x log2 e), for what bfloat16 will hold in the end: the power is within 2^-22 of its value (PTX
+/// ISA, ex2.approx), its exponent rounded to float32. float32 keeps the digits of `exponential`.
 template <class T>
 __device__ __forceinline__ float quick_exponential(float x) {
     if constexpr (!std::is_same_v<T, bf16>) return exponential(x);

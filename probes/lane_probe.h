@@ -150,7 +150,7 @@ class LaneProbe {
         warp_->which_head = head, warp_->head.add(statistics, 1);
     }
 
-    /// When the row is done; all lanes of the warp call it.
+    /// When the team's rows are done; all lanes of the warp call it.
     __device__ __forceinline__ void finish() {
         UNROLL for (int c = 0; c < C::count; ++c) {
             const Moments together = of_warp(of_[c]);

@@ -107,6 +107,21 @@ TEST(Model, Float32LossAndGradientsAreThoseOfTheReference) {
     }
 }
 
+TEST(Model, TakesTheMemoryThatItsPlanSays) {
+    ModelConfig config = shapes[0].config();
+    for (const bool recompute : {false, true}) {
+        config.recompute = recompute;
+        for (const auto precision : {wobble::Precision::Float32, wobble::Precision::Bfloat16}) {
+            for (const bool training : {false, true}) {
+                size_t planned = 0;
+                for (const Memory::Section& section : plan_model(config, precision, 3, training, Device::Cpu))
+                    planned += section.bytes;
+                EXPECT_EQ(planned, make_model(config, precision, 3, training)->bytes());
+            }
+        }
+    }
+}
+
 // 300 rows of 70,000 logits are made 256 at a time, which does not end with a sequence.
 TEST(Model, LogitsOfALargeVocabularyAreHeldSomeRowsAtATime) {
     const Shape shape{.V = 70000, .T = 150, .L = 1, .H = 1, .C = 6, .B = 2, .length = 150};

@@ -146,6 +146,18 @@ TEST_F(Runs, ShowTheirTensorsBeforehand) {
         << bad.err;
 }
 
+TEST_F(Runs, SayWhatMemoryTheyWouldTakeOnAnyDevice) {
+    for (const char* device : {"cpu", "cuda"}) {
+        const Outcome o = train("--run planned --plan --device " + std::string(device) + small);
+        EXPECT_EQ(o.status, 0) << o.err;
+        for (const char* section :
+             {"parameters ", "gradients ", "activations ", "logits ", "optimizer ", "in all "})
+            EXPECT_NE(o.out.find(section), std::string::npos) << section << "in: " << o.out;
+        EXPECT_EQ(o.out.find("cuBLASLt") != std::string::npos, device == std::string("cuda")) << o.out;
+        EXPECT_FALSE(std::filesystem::exists(path("planned")));
+    }
+}
+
 TEST_F(Runs, DoNotDependOnTheNumberOfThreads) {
     std::string first;
     for (const char* threads : {"1", "2", "3", "7"}) {

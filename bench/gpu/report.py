@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything that only a GPU can say, in one Markdown report, in under eight minutes.
+"""Everything that only a GPU can say, in one Markdown report; meant to take less than eight minutes.
 
     make && make tests            # or programs that were built elsewhere: --train FILE --tests FILE
     python3 bench/gpu/report.py [--train ./train] [--tests build/cuda/test/tests] [--python python3] [--out FILE]

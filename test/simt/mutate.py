@@ -5,7 +5,7 @@ them the tests on the software machine find.
     make CUDA=0 test-simt                        # what is not mutated comes from there
     python3 test/simt/mutate.py [--per-file 8] [--seed 1] [--only FILE] [--objects build/cpu]
 
-It takes about a minute a fault and is no part of `make test`. A fault is found where a test fails, crashes or takes
+Each fault is compiled and tested by itself, which takes long; it is no part of `make test`. A fault is found where a test fails, crashes or takes
 much longer than all tests of the kernel should.
 """
 

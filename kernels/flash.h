@@ -31,6 +31,53 @@ struct FlashSizes {
     }
 };
 
+/// Two tiles that a block visits together, keys and values or queries and their gradients, in one of two
+/// places: one pair is fetched while the block works on the other.
+template <class T, int D>
+struct VisitedTiles {
+    using Tile = SharedTile<T, D>;
+    static constexpr int others = FlashSizes<T, D>::others;
+    Tile first, second;
+
+    /// The n-th pair, behind `owned` tiles of the block's own rows.
+    __device__ VisitedTiles(Shared<Chunk> memory, int owned, int64_t n)
+        : first{memory, FlashSizes<T, D>::chunks(owned, 0) + int(n % 2) * 2 * Tile::chunks(others)},
+          second{memory, first.first + Tile::chunks(others)} {}
+    /// Rows from `present` on become zeros, and so do columns beyond the head's.
+    __device__ void fetch(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int64_t present,
+                          int64_t head_size) const {
+        first.fetch(x, x_stride, others, present, head_size);
+        second.fetch(y, y_stride, others, present, head_size);
+    }
+};
+
+/// work(n) for each of [begin, end), when it is there for all threads of the block and the next is on its
+/// way. The first was fetched, and waited for, before.
+template <class Fetch, class Work>
+__device__ __forceinline__ void each_fetched(int64_t begin, int64_t end, Fetch&& fetch, Work&& work) {
+    for (int64_t n = begin; n < end; ++n) {
+        if (n > begin) {
+            wait_for_copies();
+            __syncthreads();
+        }
+        if (n + 1 < end) fetch(n + 1);
+        work(n);
+    }
+}
+
+/// A head's part of a row: of `tile`, what the lane has of one of its two rows. Passes it to the probe's
+/// channel 0.
+template <int D, class T, class Probe>
+__device__ __forceinline__ void write_row(const LaneTile<D>& tile, int half, T* to, int64_t row,
+                                          int64_t column, int64_t head_size, Probe& probe) {
+    UNROLL for (int j = 0; j < D / 8; ++j) {
+        const At<2> at{8 * j + int(threadIdx.x) % 4 * 2};
+        if (at.index >= head_size) continue;
+        const auto value = generate<float, 2>([&](int i) INLINED { return tile.of[j][2 * half + i]; });
+        store(to, at, probe.writes(0, row, at_column(column, at), value));
+    }
+}
+
 /// Who sees whom, in one sequence: queries have their positions in it.
 struct Visibility {
     int64_t sequence;

@@ -9,18 +9,6 @@
 
 namespace wobble {
 
-/// A head's gradient of two rows of a lane, out of its part of a tile.
-template <int D, class T, class Probe>
-__device__ __forceinline__ void write_row(const LaneTile<D>& tile, int half, T* to, int64_t row,
-                                          int64_t column, int64_t head_size, Probe& probe) {
-    UNROLL for (int j = 0; j < D / 8; ++j) {
-        const At<2> at{8 * j + int(threadIdx.x) % 4 * 2};
-        if (at.index >= head_size) continue;
-        const auto value = generate<float, 2>([&](int i) INLINED { return tile.of[j][2 * half + i]; });
-        store(to, at, probe.writes(0, row, at_column(column, at), value));
-    }
-}
-
 /// What comes of scores that nobody sees may be anything by now: it is nothing.
 template <int N, class Sees>
 __device__ __forceinline__ void clear_unseen(LaneTile<N>& tile, Sees&& sees) {
@@ -64,15 +52,11 @@ struct FlashBackwardQuery {
 
         DYNAMIC_SHARED(Chunk, memory);
         const Tile queries{memory, 0}, gradients{memory, Tile::chunks(rows)};
-        const auto keys = [&](int64_t n) {
-            return Tile{memory, Sizes::chunks(2, 0) + int(n % 2) * 2 * Tile::chunks(N)};
-        };
-        const auto values = [&](int64_t n) { return Tile{memory, keys(n).first + Tile::chunks(N)}; };
+        const auto visited = [&](int64_t n) { return VisitedTiles<T, D>(memory, 2, n); };
         const auto fetch = [&](int64_t n) {
-            const T* const k = of.qkv + shape.qkv(b, n * N, key_head, 1);
-            const T* const v = of.qkv + shape.qkv(b, n * N, key_head, 2);
-            keys(n).fetch(k, width, N, shape.sequence - n * N, shape.head_size);
-            values(n).fetch(v, width, N, shape.sequence - n * N, shape.head_size);
+            visited(n).fetch(of.qkv + shape.qkv(b, n * N, key_head, 1), width,
+                             of.qkv + shape.qkv(b, n * N, key_head, 2), width, shape.sequence - n * N,
+                             shape.head_size);
         };
         const int64_t last_position = position + (present < rows ? present : int64_t(rows)) - 1;
         const int64_t begin = of.options.first_key(position) / N, end = last_position / N + 1;
@@ -98,15 +82,11 @@ struct FlashBackwardQuery {
 
         LaneTile<D> dq;
         [[maybe_unused]] double residual[2] = {}, size[2] = {};
-        for (int64_t n = begin; n < end; ++n) {
-            if (n > begin) {
-                wait_for_copies();
-                __syncthreads();
-            }
-            if (n + 1 < end) fetch(n + 1);
+        each_fetched(begin, end, fetch, [&](int64_t n) INLINED {
+            const auto [keys, values] = visited(n);
             LaneTile<N> scores, dp;
-            multiply_rows(scores, left, keys(n));
-            multiply_rows(dp, left_gradients, values(n));
+            multiply_rows(scores, left, keys);
+            multiply_rows(dp, left_gradients, values);
             const auto sees = [&](int half, int column)
                                   INLINED { return who.sees(position + row_of_lane(half), n * N + column); };
             const bool masked = !who.all(position, rows, n * N, N);
@@ -127,8 +107,8 @@ struct FlashBackwardQuery {
                 }
             }
             if (masked) clear_unseen(dp, sees);
-            multiply_weights(dq, dp, keys(n));
-        }
+            multiply_weights(dq, dp, keys);
+        });
 
         UNROLL for (int half = 0; half < 2; ++half) {
             const int row = row_of_lane(half);
@@ -208,15 +188,12 @@ struct FlashBackwardKey {
 
         DYNAMIC_SHARED(Chunk, memory);
         const Tile keys{memory, 0}, values{memory, Tile::chunks(rows)};
-        const auto queries = [&](int64_t n) {
-            return Tile{memory, Sizes::chunks(2, 0) + int(n % 2) * 2 * Tile::chunks(N)};
-        };
-        const auto gradients = [&](int64_t n) { return Tile{memory, queries(n).first + Tile::chunks(N)}; };
+        const auto visited = [&](int64_t n) { return VisitedTiles<T, D>(memory, 2, n); };
         const auto fetch = [&](int64_t n) {
-            const int64_t h = head(n), i = first_query(n), rest = shape.sequence - i;
-            queries(n).fetch(of.qkv + shape.qkv(b, i, h, 0), width, N, rest, shape.head_size);
-            gradients(n).fetch(of.dout + (b * shape.sequence + i) * shape.channels() + h * shape.head_size,
-                               shape.channels(), N, rest, shape.head_size);
+            const int64_t h = head(n), i = first_query(n);
+            visited(n).fetch(of.qkv + shape.qkv(b, i, h, 0), width,
+                             of.dout + (b * shape.sequence + i) * shape.channels() + h * shape.head_size,
+                             shape.channels(), shape.sequence - i, shape.head_size);
         };
         keys.fetch(of.qkv + shape.qkv(b, first_key, key_head, 1), width, rows, present, shape.head_size);
         values.fetch(of.qkv + shape.qkv(b, first_key, key_head, 2), width, rows, present, shape.head_size);
@@ -228,18 +205,14 @@ struct FlashBackwardKey {
         const LeftRows<T, D, keep> left(keys, warp_row), left_values(values, warp_row);
 
         LaneTile<D> dk, dv;
-        for (int64_t n = 0; n < steps; ++n) {
-            if (n > 0) {
-                wait_for_copies();
-                __syncthreads();
-            }
-            if (n + 1 < steps) fetch(n + 1);
+        each_fetched(0, steps, fetch, [&](int64_t n) INLINED {
+            const auto [queries, gradients] = visited(n);
             const int64_t query = first_query(n);
             const int64_t statistic = (b * shape.heads + head(n)) * shape.sequence + query;
             // By keys and queries, the other way round than elsewhere.
             LaneTile<N> p, ds;
-            multiply_rows(p, left, queries(n));
-            multiply_rows(ds, left_values, gradients(n));
+            multiply_rows(p, left, queries);
+            multiply_rows(ds, left_values, gradients);
             const auto sees = [&](int half, int column)
                                   INLINED { return who.sees(query + column, first_key + row_of_lane(half)); };
             const bool masked = !who.all(query, N, first_key, rows);
@@ -259,9 +232,9 @@ struct FlashBackwardKey {
                 }
             }
             if (masked) clear_unseen(ds, sees);
-            multiply_weights(dv, p, gradients(n));
-            multiply_weights(dk, ds, queries(n));
-        }
+            multiply_weights(dv, p, gradients);
+            multiply_weights(dk, ds, queries);
+        });
 
         UNROLL for (int half = 0; half < 2; ++half) {
             const int row = row_of_lane(half);

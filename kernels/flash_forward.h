@@ -74,15 +74,11 @@ struct FlashForward {
 
         DYNAMIC_SHARED(Chunk, memory);
         const Tile queries{memory, 0};
-        const auto keys = [&](int64_t n) {
-            return Tile{memory, Sizes::chunks(1, 0) + int(n % 2) * 2 * Tile::chunks(N)};
-        };
-        const auto values = [&](int64_t n) { return Tile{memory, keys(n).first + Tile::chunks(N)}; };
+        const auto visited = [&](int64_t n) { return VisitedTiles<T, D>(memory, 1, n); };
         const auto fetch = [&](int64_t n) {
-            const T* const k = of.qkv + shape.qkv(b, n * N, key_head, 1);
-            const T* const v = of.qkv + shape.qkv(b, n * N, key_head, 2);
-            keys(n).fetch(k, width, N, shape.sequence - n * N, shape.head_size);
-            values(n).fetch(v, width, N, shape.sequence - n * N, shape.head_size);
+            visited(n).fetch(of.qkv + shape.qkv(b, n * N, key_head, 1), width,
+                             of.qkv + shape.qkv(b, n * N, key_head, 2), width, shape.sequence - n * N,
+                             shape.head_size);
         };
         const int64_t last_position = position + (present < rows ? present : int64_t(rows)) - 1;
         const int64_t begin = of.options.first_key(position) / N, end = last_position / N + 1;
@@ -95,14 +91,10 @@ struct FlashForward {
         LaneTile<D> sums;
         float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         [[maybe_unused]] FlashQueries seen;
-        for (int64_t n = begin; n < end; ++n) {
-            if (n > begin) {
-                wait_for_copies();
-                __syncthreads();
-            }
-            if (n + 1 < end) fetch(n + 1);
+        each_fetched(begin, end, fetch, [&](int64_t n) INLINED {
+            const auto [keys, values] = visited(n);
             LaneTile<N> scores;
-            multiply_rows(scores, left, keys(n));
+            multiply_rows(scores, left, keys);
             const bool masked = !who.all(position, rows, n * N, N);
             const auto sees = [&](int half, int column)
                                   INLINED { return who.sees(position + row_of_lane(half), n * N + column); };
@@ -127,8 +119,8 @@ struct FlashForward {
                 }
                 s = e, sum[half] += e;
             });
-            multiply_weights(sums, scores, values(n));
-        }
+            multiply_weights(sums, scores, values);
+        });
 
         UNROLL for (int half = 0; half < 2; ++half) {
             sum[half] = over_quad(sum[half]);
@@ -141,12 +133,9 @@ struct FlashForward {
                 const int64_t out_row = b * shape.queries + query;
                 T* const out = of.out + out_row * shape.channels() + h * shape.head_size;
                 UNROLL for (int j = 0; j < D / 8; ++j) {
-                    const At<2> at{8 * j + int(threadIdx.x) % 4 * 2};
-                    if (at.index >= shape.head_size) continue;
-                    const auto value = generate<float, 2>(
-                        [&](int i) INLINED { return sums.of[j][2 * half + i] * total.inverse; });
-                    store(out, at, probe.writes(Output, out_row, at_column(h * shape.head_size, at), value));
+                    sums.of[j][2 * half] *= total.inverse, sums.of[j][2 * half + 1] *= total.inverse;
                 }
+                write_row(sums, half, out, out_row, h * shape.head_size, shape.head_size, probe);
             }
             if constexpr (Probe::looks) {
                 const int64_t position_of_query = position + row_of_lane(half);

@@ -77,7 +77,7 @@ COMPILE_CU = $(CXX) -x c++ $(CXXFLAGS) -MMD -MP -c $< -o $@
 endif
 
 # ---------------------------------------------------------------------------------------------------------- sources
-LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes run bench,$(d)/*.cu $(d)/*.cpp))
+LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes probes/detectors run bench,$(d)/*.cu $(d)/*.cpp))
 TEST_SRC := $(wildcard test/*.cu test/*.cpp)
 object    = $(patsubst %,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call object,$(LIB_SRC))
@@ -227,26 +227,29 @@ test-simt: simt-packages
 
 # Registers, shared memory, stack and spills of every CUDA kernel, for each of REPORT_ARCHS; fails where one spills or
 # uses local memory. Where a disassembler is at hand, attention's must hold tensor-core instructions too.
+# What the program is built for anyway is not compiled again.
 REPORT_ARCHS ?= 80 90 100
 KERNEL_SRC   := $(filter-out %_float64.cu,$(filter kernels/%.cu probes/%.cu model/%.cu optim/%.cu run/%.cu,$(LIB_SRC)))
+report_of     = $(if $(and $(filter 1,$(CUDA)),$(filter $(1),$(CUDA_ARCHS))),$(OBJ),$(BUILD)/kernels/sm_$(1))/$(2)
+REPORTS       = $(sort $(foreach a,$(REPORT_ARCHS),$(foreach s,$(KERNEL_SRC),$(call report_of,$(a),$(s).ptxas))))
 FLASH        := probes/attention_bfloat16.cu
 kernels-report: build-packages
 	@[ -n '$(NVCC)' ] || { echo "kernels-report did not run: nvcc is not here; put the CUDA toolkit's bin into PATH" >&2; exit 2; }
-	@$(MAKE) -j$(JOBS) $(foreach a,$(REPORT_ARCHS),$(KERNEL_SRC:%=$(BUILD)/kernels/sm_$(a)/%.ptxas))
-	@cat $(foreach a,$(REPORT_ARCHS),$(KERNEL_SRC:%=$(BUILD)/kernels/sm_$(a)/%.ptxas)) | c++filt | awk -f bench/kernels_report.awk
+	@$(MAKE) -j$(JOBS) $(REPORTS)
+	@cat $(REPORTS) | c++filt | awk -f bench/kernels_report.awk
 	@if command -v cuobjdump > /dev/null; then \
-	    for a in $(REPORT_ARCHS); do \
-	        n=$$(cuobjdump -sass $(BUILD)/kernels/sm_$$a/$(FLASH).fatbin | grep -c HMMA); \
-	        echo "sm_$$a: $$n tensor-core instructions in $(FLASH)"; [ $$n -gt 0 ] || exit 1; \
-	    done; \
+	    $(foreach a,$(REPORT_ARCHS),n=$$(cuobjdump -sass -arch sm_$(a) $(call report_of,$(a),$(FLASH).o) | grep -c HMMA); \
+	    echo "sm_$(a): $$n tensor-core instructions in $(FLASH)"; [ $$n -gt 0 ] || exit 1;) \
 	else echo "no cuobjdump: $(FLASH) was not searched for tensor-core instructions"; fi
+
+$(OBJ)/%.cu.ptxas: $(OBJ)/%.cu.o ;
 
 # Device code alone.
 define REPORT_RULE
 $(BUILD)/kernels/sm_$(1)/%.cu.ptxas: %.cu Makefile
 	@mkdir -p $$(@D)
 	@echo "compile $$< for sm_$(1)"
-	@$(NVCC) $$(NVCCFLAGS) $$(call gencode,$(1)) -MD -MP -MT $$@ -MF $$(@:.ptxas=.d) -fatbin $$< -o $$(@:.ptxas=.fatbin) $$(call keep_log,$$@)
+	@$(NVCC) $$(NVCCFLAGS) $$(call gencode,$(1)) -MD -MP -MT $$@ -MF $$(@:.ptxas=.d) -fatbin $$< -o $$(@:.ptxas=.o) $$(call keep_log,$$@)
 endef
 $(foreach a,$(REPORT_ARCHS),$(eval $(call REPORT_RULE,$(a))))
 -include $(shell find $(BUILD)/kernels -name '*.d' 2>/dev/null)

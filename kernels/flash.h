@@ -40,11 +40,11 @@ struct VisitedTiles {
     Tile first, second;
 
     /// The n-th pair, behind `owned` tiles of the block's own rows.
-    __device__ VisitedTiles(Shared<Chunk> memory, int owned, int64_t n)
-        : first{memory, FlashSizes<T, D>::chunks(owned, 0) + int(n % 2) * 2 * Tile::chunks(others)},
+    __device__ VisitedTiles(Shared<Chunk> memory, int owned, int n)
+        : first{memory, FlashSizes<T, D>::chunks(owned, 0) + n % 2 * 2 * Tile::chunks(others)},
           second{memory, first.first + Tile::chunks(others)} {}
     /// Rows from `present` on become zeros, and so do columns beyond the head's.
-    __device__ void fetch(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int64_t present,
+    __device__ void fetch(const T* x, int64_t x_stride, const T* y, int64_t y_stride, int present,
                           int64_t head_size) const {
         first.fetch(x, x_stride, others, present, head_size);
         second.fetch(y, y_stride, others, present, head_size);
@@ -54,8 +54,8 @@ struct VisitedTiles {
 /// work(n) for each of [begin, end), when it is there for all threads of the block and the next is on its
 /// way. The first was fetched, and waited for, before.
 template <class Fetch, class Work>
-__device__ __forceinline__ void each_fetched(int64_t begin, int64_t end, Fetch&& fetch, Work&& work) {
-    for (int64_t n = begin; n < end; ++n) {
+__device__ __forceinline__ void each_fetched(int begin, int end, Fetch&& fetch, Work&& work) {
+    for (int n = begin; n < end; ++n) {
         if (n > begin) {
             wait_for_copies();
             __syncthreads();
@@ -78,19 +78,25 @@ __device__ __forceinline__ void write_row(const LaneTile<D>& tile, int half, T* 
     }
 }
 
-/// Who sees whom, in one sequence: queries have their positions in it.
+/// Who sees whom, in one sequence: queries have their positions in it. All of these are far below 2^31, and a
+/// register holds each.
 struct Visibility {
-    int64_t sequence;
-    AttentionOptions options;
+    int sequence, window;  // the whole sequence where there is no window
 
-    __device__ bool sees(int64_t query, int64_t key) const {
-        return key <= query && query < sequence && key >= options.first_key(query);
+    __device__ Visibility(int64_t T, const AttentionOptions& options)
+        : sequence(int(T)), window(int(options.window > 0 && options.window < T ? options.window : T)) {}
+
+    __device__ bool sees(int query, int key) const {
+        return key <= query && query < sequence && query - key < window;
     }
     /// Whether every query of [query, query + queries) sees every key of [key, key + keys).
-    __device__ bool all(int64_t query, int64_t queries, int64_t key, int64_t keys) const {
-        const int64_t last = query + queries - 1;
-        return last < sequence && key + keys - 1 <= query && key >= options.first_key(last);
+    __device__ bool all(int query, int queries, int key, int keys) const {
+        const int last = query + queries - 1;
+        return last < sequence && key + keys - 1 <= query && last - key < window;
     }
+    __device__ int first_key(int query) const { return query < window ? 0 : query - window + 1; }
+    /// One past the last query that sees the key.
+    __device__ int end_of_queries(int key) const { return sequence - key > window ? key + window : sequence; }
 };
 
 /// The row of a warp's sixteen that a lane's numbers of a half belong to.

@@ -43,23 +43,23 @@ struct FlashBackwardQuery {
         using Tile = typename Sizes::Tile;
         const AttentionShape& shape = of.shape;
         const Visibility who{shape.sequence, of.options};
-        const int64_t heads = shape.batch * shape.heads, tile = tiles() - 1 - index / heads;
+        const int64_t heads = shape.batch * shape.heads;
         const int64_t b = index % heads / shape.heads, h = index % shape.heads, key_head = shape.key_head(h);
-        const int64_t position = tile * rows, present = shape.sequence - position;
+        const int position = int(tiles() - 1 - index / heads) * rows, present = who.sequence - position;
         const int64_t width = shape.qkv_channels();
         const float scale = of.options.template factor<float>(shape.head_size),
                     cap = float(of.options.softcap);
 
         DYNAMIC_SHARED(Chunk, memory);
         const Tile queries{memory, 0}, gradients{memory, Tile::chunks(rows)};
-        const auto visited = [&](int64_t n) { return VisitedTiles<T, D>(memory, 2, n); };
-        const auto fetch = [&](int64_t n) {
+        const auto visited = [&](int n) { return VisitedTiles<T, D>(memory, 2, n); };
+        const auto fetch = [&](int n) {
             visited(n).fetch(of.qkv + shape.qkv(b, n * N, key_head, 1), width,
-                             of.qkv + shape.qkv(b, n * N, key_head, 2), width, shape.sequence - n * N,
+                             of.qkv + shape.qkv(b, n * N, key_head, 2), width, who.sequence - n * N,
                              shape.head_size);
         };
-        const int64_t last_position = position + (present < rows ? present : int64_t(rows)) - 1;
-        const int64_t begin = of.options.first_key(position) / N, end = last_position / N + 1;
+        const int last_position = position + (present < rows ? present : rows) - 1;
+        const int begin = who.first_key(position) / N, end = last_position / N + 1;
         const int64_t first_out = (b * shape.sequence + position) * shape.channels() + h * shape.head_size;
         queries.fetch(of.qkv + shape.qkv(b, position, h, 0), width, rows, present, shape.head_size);
         gradients.fetch(of.dout + first_out, shape.channels(), rows, present, shape.head_size);
@@ -82,7 +82,7 @@ struct FlashBackwardQuery {
 
         LaneTile<D> dq;
         [[maybe_unused]] double residual[2] = {}, size[2] = {};
-        each_fetched(begin, end, fetch, [&](int64_t n) INLINED {
+        each_fetched(begin, end, fetch, [&](int n) INLINED {
             const auto [keys, values] = visited(n);
             LaneTile<N> scores, dp;
             multiply_rows(scores, left, keys);
@@ -172,28 +172,29 @@ struct FlashBackwardKey {
         const AttentionShape& shape = of.shape;
         const Visibility who{shape.sequence, of.options};
         // The first keys are seen by most queries.
-        const int64_t key_heads = shape.batch * shape.key_heads(), first_key = index / key_heads * rows;
+        const int64_t key_heads = shape.batch * shape.key_heads();
+        const int first_key = int(index / key_heads) * rows, present = who.sequence - first_key;
         const int64_t b = index % key_heads / shape.key_heads(), key_head = index % shape.key_heads();
-        const int64_t present = shape.sequence - first_key, width = shape.qkv_channels();
+        const int64_t width = shape.qkv_channels();
         const float scale = of.options.template factor<float>(shape.head_size),
                     cap = float(of.options.softcap);
 
         // Tiles of queries that see these keys, for one query head after the other.
-        const int64_t last_key = first_key + (present < rows ? present : int64_t(rows)) - 1;
-        const int64_t first_tile = first_key / N,
-                      tiles = (of.options.end_of_queries(last_key, shape.sequence) - 1) / N + 1 - first_tile;
-        const int64_t steps = shape.group() * tiles;
-        const auto head = [&](int64_t n) { return key_head * shape.group() + n / tiles; };
-        const auto first_query = [&](int64_t n) { return (first_tile + n % tiles) * N; };
+        const int last_key = first_key + (present < rows ? present : rows) - 1;
+        const int first_tile = first_key / N, tiles = (who.end_of_queries(last_key) - 1) / N + 1 - first_tile;
+        const int steps = int(shape.group()) * tiles;
+        const auto head = [&](int n) { return key_head * shape.group() + n / tiles; };
+        const auto first_query = [&](int n) { return (first_tile + n % tiles) * N; };
 
         DYNAMIC_SHARED(Chunk, memory);
         const Tile keys{memory, 0}, values{memory, Tile::chunks(rows)};
-        const auto visited = [&](int64_t n) { return VisitedTiles<T, D>(memory, 2, n); };
-        const auto fetch = [&](int64_t n) {
-            const int64_t h = head(n), i = first_query(n);
+        const auto visited = [&](int n) { return VisitedTiles<T, D>(memory, 2, n); };
+        const auto fetch = [&](int n) {
+            const int64_t h = head(n);
+            const int i = first_query(n);
             visited(n).fetch(of.qkv + shape.qkv(b, i, h, 0), width,
                              of.dout + (b * shape.sequence + i) * shape.channels() + h * shape.head_size,
-                             shape.channels(), shape.sequence - i, shape.head_size);
+                             shape.channels(), who.sequence - i, shape.head_size);
         };
         keys.fetch(of.qkv + shape.qkv(b, first_key, key_head, 1), width, rows, present, shape.head_size);
         values.fetch(of.qkv + shape.qkv(b, first_key, key_head, 2), width, rows, present, shape.head_size);
@@ -205,9 +206,9 @@ struct FlashBackwardKey {
         const LeftRows<T, D, keep> left(keys, warp_row), left_values(values, warp_row);
 
         LaneTile<D> dk, dv;
-        each_fetched(0, steps, fetch, [&](int64_t n) INLINED {
+        each_fetched(0, steps, fetch, [&](int n) INLINED {
             const auto [queries, gradients] = visited(n);
-            const int64_t query = first_query(n);
+            const int query = first_query(n);
             const int64_t statistic = (b * shape.heads + head(n)) * shape.sequence + query;
             // By keys and queries, the other way round than elsewhere.
             LaneTile<N> p, ds;
@@ -220,7 +221,7 @@ struct FlashBackwardKey {
             UNROLL for (int j = 0; j < N / 8; ++j) {
                 UNROLL for (int i = 0; i < 2; ++i) {
                     const int column = 8 * j + int(threadIdx.x) % 4 * 2 + i;
-                    const bool there = query + column < shape.sequence;
+                    const bool there = query + column < who.sequence;
                     const float lse = there ? of.lse[statistic + column] : 0.0f;
                     const float delta = there ? of.delta[statistic + column] : 0.0f;
                     UNROLL for (int e = i; e < 4; e += 2) {

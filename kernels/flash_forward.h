@@ -21,7 +21,7 @@ struct FlashQueries {
         first[half] *= shrink, at_maximum[half] = 0;
     }
     /// A logit, how far it is below the maximum, and the exponential of that.
-    __device__ void take(int half, int64_t key, float s, float below, float e) {
+    __device__ void take(int half, int key, float s, float below, float e) {
         weighted[half] += e > 0 ? e * below : e;
         least[half] = s < least[half] ? s : least[half];
         at_maximum[half] += below == 0;
@@ -63,25 +63,27 @@ struct FlashForward {
         constexpr int rows = Sizes::rows, N = Sizes::others;
         using Tile = typename Sizes::Tile;
         const AttentionShape& shape = of.shape;
-        const Visibility who{shape.sequence, of.options};
+        const Visibility who(shape.sequence, of.options);
         // Later tiles see more keys: they begin first.
-        const int64_t heads = shape.batch * shape.heads, tile = tiles() - 1 - index / heads;
+        const int64_t heads = shape.batch * shape.heads;
         const int64_t b = index % heads / shape.heads, h = index % shape.heads, key_head = shape.key_head(h);
-        const int64_t first_row = tile * rows, position = shape.sequence - shape.queries + first_row;
-        const int64_t present = shape.queries - first_row, width = shape.qkv_channels();
+        const int first_row = int(tiles() - 1 - index / heads) * rows;
+        const int position = int(shape.sequence - shape.queries) + first_row;
+        const int present = int(shape.queries) - first_row;
+        const int64_t width = shape.qkv_channels();
         const float scale = of.options.template factor<float>(shape.head_size),
                     cap = float(of.options.softcap);
 
         DYNAMIC_SHARED(Chunk, memory);
         const Tile queries{memory, 0};
-        const auto visited = [&](int64_t n) { return VisitedTiles<T, D>(memory, 1, n); };
-        const auto fetch = [&](int64_t n) {
+        const auto visited = [&](int n) { return VisitedTiles<T, D>(memory, 1, n); };
+        const auto fetch = [&](int n) {
             visited(n).fetch(of.qkv + shape.qkv(b, n * N, key_head, 1), width,
-                             of.qkv + shape.qkv(b, n * N, key_head, 2), width, shape.sequence - n * N,
+                             of.qkv + shape.qkv(b, n * N, key_head, 2), width, who.sequence - n * N,
                              shape.head_size);
         };
-        const int64_t last_position = position + (present < rows ? present : int64_t(rows)) - 1;
-        const int64_t begin = of.options.first_key(position) / N, end = last_position / N + 1;
+        const int last_position = position + (present < rows ? present : rows) - 1;
+        const int begin = who.first_key(position) / N, end = last_position / N + 1;
         queries.fetch(of.qkv + shape.qkv(b, position, h, 0), width, rows, present, shape.head_size);
         fetch(begin);
         wait_for_copies();
@@ -91,7 +93,7 @@ struct FlashForward {
         LaneTile<D> sums;
         float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         [[maybe_unused]] FlashQueries seen;
-        each_fetched(begin, end, fetch, [&](int64_t n) INLINED {
+        each_fetched(begin, end, fetch, [&](int n) INLINED {
             const auto [keys, values] = visited(n);
             LaneTile<N> scores;
             multiply_rows(scores, left, keys);
@@ -124,8 +126,9 @@ struct FlashForward {
 
         UNROLL for (int half = 0; half < 2; ++half) {
             sum[half] = over_quad(sum[half]);
-            const int64_t query = first_row + row_of_lane(half);
-            const bool there = query < shape.queries;
+            const int row = row_of_lane(half);
+            const bool there = row < present;
+            const int64_t query = first_row + row;
             const int64_t statistic = (b * shape.heads + h) * shape.queries + query;
             const auto total = of.with_sink(maximum[half], sum[half], h);
             if (there && threadIdx.x % 4 == 0) of.lse[statistic] = total.lse;
@@ -138,10 +141,8 @@ struct FlashForward {
                 write_row(sums, half, out, out_row, h * shape.head_size, shape.head_size, probe);
             }
             if constexpr (Probe::looks) {
-                const int64_t position_of_query = position + row_of_lane(half);
-                const auto statistics =
-                    seen.statistics(half, position_of_query + 1 - of.options.first_key(position_of_query),
-                                    maximum[half], sum[half]);
+                const int keys = position + row + 1 - who.first_key(position + row);
+                const auto statistics = seen.statistics(half, keys, maximum[half], sum[half]);
                 // One after the other: they are added up in one place.
                 for (int g = 0; g < 8; ++g) {
                     if (there && int(threadIdx.x) % 32 == 4 * g) probe.query(h, statistics);

@@ -62,19 +62,6 @@ requires requires {
 }
 constexpr int shared_bytes_of<Kernel> = Kernel::shared_bytes;
 
-/// One block per row, in the same way: for rows that are long, or few. What memory they share besides their
-/// arrays is part of the name, for `make kernels-report`.
-template <class Kernel, class Watch, int shared = shared_bytes_of<Kernel>>
-__global__ void __launch_bounds__(threads_of<Kernel>, 1)
-    block_per_row(Kernel kernel, Watch watch, int64_t rows) {
-    constexpr int threads = threads_of<Kernel>;
-    auto probe =
-        watch.probe(int64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32, int(threadIdx.x), threads);
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
-        kernel(Block<cuda_pack<Kernel>>{}, row, probe);
-    probe.finish();
-}
-
 /// Whether rows of a kernel are worth a block each. A kernel that goes over a few elements again and again
 /// says `suits_warps`.
 template <class Kernel>
@@ -85,6 +72,24 @@ template <class Kernel>
 constexpr bool always_blocks = requires {
     Kernel::cuda_threads;
 };
+
+/// One block per row, in the same way: for rows that are long, or few. What memory they share besides their
+/// arrays is part of the name, for `make kernels-report`.
+template <class Kernel, class Watch, int shared = shared_bytes_of<Kernel>>
+__global__ void __launch_bounds__(threads_of<Kernel>, 1)
+    block_per_row(Kernel kernel, Watch watch, int64_t rows) {
+    constexpr int threads = threads_of<Kernel>;
+    auto probe =
+        watch.probe(int64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32, int(threadIdx.x), threads);
+    const Block<cuda_pack<Kernel>> team;
+    if constexpr (always_blocks<Kernel>) {
+        kernel(team, blockIdx.x, probe);  // one row: the probe is in no register before it sees something
+    } else {
+        for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) kernel(team, row, probe);
+    }
+    probe.finish();
+}
+
 template <class Kernel>
 bool wants_blocks(const Context& context, const Kernel& kernel) {
     if (always_warps<Kernel> || always_blocks<Kernel>) return always_blocks<Kernel>;

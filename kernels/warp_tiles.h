@@ -121,7 +121,7 @@ struct SharedTile {
 
     /// The threads of the block begin to copy `rows` rows of `columns` numbers, row r from x + r ·
     /// row_stride. Rows from `present` on, and columns beyond, become zeros.
-    __device__ void fetch(const T* x, int64_t row_stride, int rows, int64_t present, int64_t columns) const {
+    __device__ void fetch(const T* x, int64_t row_stride, int rows, int present, int64_t columns) const {
         for (int i = int(threadIdx.x); i < rows * width; i += int(blockDim.x)) {
             const int row = i / width, chunk = i % width;
             const bool there = row < present && chunk * numbers < columns;

@@ -1,186 +1,173 @@
 #!/usr/bin/env python3
-"""Plants one small fault at a time in the text of CUDA kernels, an index, a barrier or a lane mask, and counts which of
-them the tests on the software machine find.
+"""Plants one small fault at a time in the text of CUDA kernels, an index, a loop's end, a barrier or a lane mask, and
+counts which of them the tests on the software machine find.
 
-    make CUDA=0 test-simt                        # what is not mutated comes from there
-    python3 test/simt/mutate.py [--per-file 8] [--seed 1] [--only FILE] [--objects build/cpu]
+    python3 test/simt/mutate.py [--build /tmp/faults] [--jobs 2] [--only kernels/flash.h] [--every 1]
 
-Each fault is compiled and tested by itself, which takes long; it is no part of `make test`. A fault is found where a test fails, crashes or takes
-much longer than all tests of the kernel should.
+Every place where a fault may be is compiled in once, behind a condition (planted/planted.h). The tests then run without
+any, which shows which of them come to which place; and once for each fault, those that come to its place, the shortest
+first, until one fails, crashes, or takes far longer than it did. About an hour on two cores; no part of `make test`.
 """
 
 import argparse
+import concurrent.futures
+import glob
 import os
-import random
 import re
-import shlex
 import subprocess
 import sys
-import tempfile
+import time
 
-# What launches the kernels of a file: the objects to be compiled with the fault in them, and the tests to be run.
-SUBJECTS = {
-    "kernels/activation.h": (["test/cases_activation.cu"], "*activation_*:*gated_*"),
-    "kernels/adamw.h": (["test/cases_flat.cu"], "*adamw*"),
-    "kernels/attention.h": (["probes/attention_float32.cu", "probes/attention_bfloat16.cu"], "*attention_*"),
-    "kernels/classifier.h": (["test/cases_rows.cu", "test/cases_objective.cu"], "*classifier*"),
-    "kernels/dyt.h": (["test/cases_norm_rule.cu"], "*norm_*"),
-    "kernels/embedding.h": (["test/cases_rows.cu"], "*embedding*"),
-    "kernels/flash.h": (["probes/attention_float32.cu", "probes/attention_bfloat16.cu"], "*attention_*blocks*"),
-    "kernels/flash_backward.h": (["probes/attention_float32.cu", "probes/attention_bfloat16.cu"],
-                                 "*attention_backward*blocks*"),
-    "kernels/flash_forward.h": (["probes/attention_float32.cu", "probes/attention_bfloat16.cu"],
-                                "*attention_forward*blocks*"),
-    "kernels/head_norm.h": (["test/cases_head_norm.cu"], "*head_norm*"),
-    "kernels/identities.h": (["test/cases_identities.cu"], "*block_dots*:*column_totals*"),
-    "kernels/layernorm.h": (["test/cases_layernorm.cu"], "*layernorm*"),
-    "kernels/norm_rule.h": (["test/cases_norm_rule.cu"], "*norm_*"),
-    "kernels/product_cuda.h": (["test/cases_products.cu"], "*product_*:*linear_*"),
-    "kernels/reduce.h": (["test/cases_flat.cu", "test/cases_layernorm.cu"], "*column_sum*:*squared*:*layernorm*"),
-    "kernels/residual.h": (["test/cases_flat.cu"], "*residual*:*scale*"),
-    "kernels/rmsnorm.h": (["test/cases_rmsnorm.cu"], "*rmsnorm*"),
-    "kernels/rotary.h": (["test/cases_rotary.cu"], "*rotary*"),
-    "kernels/round.h": (["test/cases_flat.cu"], "*round*"),
-    "kernels/run.h": (["test/cases_layernorm.cu"], "*layernorm*"),
-    "kernels/softcap.h": (["test/cases_objective.cu"], "*softcap*:*classifier*"),
-    "kernels/team.h": (["test/cases_layernorm.cu"], "*layernorm*"),
-    "kernels/value_residual.h": (["test/cases_value_residual.cu"], "*value_residual*"),
-    "kernels/warp_tiles.h": (["probes/attention_float32.cu", "probes/attention_bfloat16.cu"], "*attention_*blocks*"),
-    "probes/lane_probe.h": (["test/cases_layernorm.cu"], "*Watched*layernorm*:*KernelsWith*layernorm*"),
-    "probes/watch_on_cuda.h": (["test/cases_layernorm.cu"], "*Watched*layernorm*"),
-}
-
-# (what is looked for, what stands there instead); a group that must not change is in brackets.
+# What a fault looks like: where it may be, and what is put around the groups of the expression, by group: (before,
+# after), or what stands in its place. `@` stands for planted(number).
 FAULTS = [
-    (r"\b(row|tile|index|token|position|chunk|first|query) \* ", r"(\1 + 1) * "),  # the next row
-    (r"load\(([a-z_A-Z.]+)( \+ [^,()]+)?, at\)", r"load(\1\2 + 1, at)"),  # the next element
-    (r"store\(([a-z_A-Z.]+)( \+ [^,()]+)?, at,", r"store(\1\2 + 1, at,"),
-    (r"; ([a-z]+) < ([a-zA-Z_.:]+); \+\+", r"; \1 + 1 < \2; ++"),  # one too few
-    (r"; ([a-z]+) < ([a-zA-Z_.:]+); \+\+", r"; \1 <= \2; ++"),  # one too many
-    (r" <= row\.t;", r" < row.t;"),
-    (r"\bteam\.sync\(\);", r";"),
-    (r"__syncthreads\(\);", r";"),
-    (r"\bwait_for_copies\(\);", r";"),
-    (r"0xffffffffu, ", r"0xfffffffeu, "),
-    (r"offset = 16;", r"offset = 8;"),
-    (r"threadIdx\.x\) / 32", r"threadIdx.x) / 16"),
-    (r"lane % 16", r"lane % 8"),
-    (r"lane / 16", r"lane / 8"),
-    (r"% 4 \* 2", r"% 4 * 2 + 1"),
-    (r"\+ 8 \* half", r"+ 7 * half"),
-    (r"n % 2\)", r"n % 1)"),
-    (r"n \+ 1 < (end|steps)", r"n + 2 < \1"),
-    (r"threadIdx\.x % 4 == 0", r"threadIdx.x % 4 == 1"),
-    (r"int64_t\(lane\(\)\) \* W", r"int64_t(lane()) * W + 1"),
-    (r"32 \* W\)", r"31 * W)"),
+    ("the next row", r"(?<![\w.])((?:\w+\.)?(?:row|tile|index|token|position|chunk|first|query|head|key_head|warp|lane)"
+     r"(?= \* \w)|(?:row\.)?[bhijknt](?= \* (?:[A-Z]|\w\w))) \* ", {1: ("(", " + @)")}),
+    ("the next element", r"(?:load|store)\((?:[^,()]|\([^()]*\))+()(?=, at\b)", {1: ("", " + @")}),
+    ("the next element", r"\bat(\.index)\b", {0: ("(", " + @)")}),
+    ("the next element", r"(?<=[\w\)\]])\[([^\[\]&=][^\[\]]*)()\]", {2: ("", " + @")}),
+    ("one too few", r"; \w+() < [^;]+; (?:\+\+|\w+ \+=)", {1: ("", " + @")}),
+    ("one too many", r"; \w+ < ([^;]+); (?:\+\+|\w+ \+=)", {1: ("", " + @")}),
+    ("one too few", r"; \w+ <= ([^;]+); \+\+", {1: ("", " - @")}),
+    ("no barrier", r"(\bteam\.sync\(\);)", {1: ("if (!@) ", "")}),
+    ("no barrier", r"((?:return )?__sync(?:threads|warp)\([a-z]*\);)", {1: ("if (!@) ", "")}),
+    ("no waiting", r"(\bwait_for_copies\(\);)", {1: ("if (!@) ", "")}),
+    ("a lane is missing", r"__\w+_sync\((\w+),", {1: ("", " ^ unsigned(@)")}),
+    ("the wrong lanes", r"offset = (16);", {1: "(@ ? 8 : 16)"}),
+    ("the wrong lanes", r"\b(?:lane|threadIdx\.x\)|threadIdx\.x|lane\(\)\)) [/%] (2|4|8|16|32)\b", {1: "(@ ? 2 * {} : {})"}),
+    ("the wrong lanes", r"threadIdx\.x\) & (31)", {1: "(@ ? 15 : 31)"}),
+    ("the wrong lanes", r"% 4 == (0)", {1: "(@ ? 1 : 0)"}),
+    ("the wrong lanes", r"(\* W);", {1: ("", " + @")}),
+    ("the wrong lanes", r"(8) \* half", {1: "(@ ? 7 : 8)"}),
+    ("the wrong lanes", r"32( \* W)\)", {1: ("", " - @")}),
+    ("the wrong stage", r"n % (2)\b", {1: "(@ ? 1 : 2)"}),
 ]
 
 
-def candidates(path):
-    """Every fault that fits somewhere in the file's kernels, as (line, text before, text after)."""
+class Fault:
+    def __init__(self, path, line, what, text):
+        self.path, self.line, self.what, self.text = path, line, what, text
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: {self.what}: {self.text}"
+
+
+def plant(path, faults):
+    """The file's text with every fault in it that fits; they are added to `faults`."""
     lines = open(path).read().split("\n")
-    found = []
     for number, line in enumerate(lines):
         code = line.split("//")[0]
-        if not code.strip() or code.lstrip().startswith(("#", "static constexpr", "int64_t row_elements")):
+        for_openmp = "omp parallel" in "".join(lines[max(number - 2, 0):number])  # wants the loop as it is
+        if not code.strip() or for_openmp or code.lstrip().startswith(("#", "static_assert", "template", "SIMD", "asm")) or '"' in code:
             continue
-        for pattern, instead in FAULTS:
+        edits = []  # (from, to, text)
+        for what, pattern, changes in FAULTS:
             for match in re.finditer(pattern, code):
-                changed = code[: match.start()] + match.expand(instead) + code[match.end():]
-                found.append((number, code, changed))
-    return lines, found
+                k = len(faults)
+                spans = []
+                for group, change in changes.items():
+                    begin, end = match.span(group)
+                    old = code[begin:end]
+                    if group == 0:  # the word before a member too
+                        begin, old = match.start(), match.group(0)
+                    new = change.replace("{}", old) if isinstance(change, str) else change[0] + old + change[1]
+                    spans.append((begin, end, new.replace("@", f"planted({k})")))
+                if any(b < e2 and b2 < e or b == b2 and e == e2 for b, e, _ in spans for b2, e2, _ in edits):
+                    continue
+                edits += spans
+                shown = code[: spans[0][0]] + spans[0][2] + code[spans[0][1]:]
+                faults.append(Fault(path, number + 1, what, shown.strip().replace(f"planted({k})", "1")))
+        for begin, end, new in sorted(edits, reverse=True):
+            code = code[:begin] + new + code[end:]
+        lines[number] = code
+    return "\n".join(lines)
 
 
-class Base:
-    """The program as it is, from the build, and how its files are compiled."""
-
-    def __init__(self, objects):
-        self.simt = os.path.join(objects, "simt")
-        variables = [f"CUDA=0", f"BUILD={os.path.dirname(objects)}"]
-        said = subprocess.run(["make", "-n", "-W", "test/simt/faults.cu", *variables, self.simt + "/tests"],
-                              capture_output=True, text=True).stdout
-        compile_line = next(l for l in said.split("\n") if l.startswith("g++") and "test/simt/faults.cu" in l)
-        link_line = next(l for l in said.split("\n") if l.startswith("g++") and l.endswith("-o " + self.simt + "/tests"))
-        self.compile = shlex.split(compile_line)
-        self.link = shlex.split(link_line)
-
-    def build(self, work, path, text, sources):
-        """The program with `text` in place of the file; None where that does not compile."""
-        overlay = os.path.join(work, "overlay", path)
-        os.makedirs(os.path.dirname(overlay), exist_ok=True)
-        open(overlay, "w").write(text)
-        objects = []
-        for source in sources:
-            made = os.path.join(work, source.replace("/", "_") + ".o")
-            command = [c for c in self.compile if c not in ("-MMD", "-MP")]
-            command[command.index("-c") + 1] = source
-            command[command.index("-o") + 1] = made
-            command.insert(1, "-I" + os.path.join(work, "overlay"))
-            if subprocess.run(command, capture_output=True).returncode != 0:
-                os.remove(overlay)
-                return None
-            objects.append((os.path.join(self.simt, source + ".o"), made))
-        os.remove(overlay)
-        # First come, first linked: templates that others instantiate too are taken from here.
-        link = [c for c in self.link if c not in [before for before, _ in objects]]
-        first = next(i for i, c in enumerate(link) if c.endswith(".o"))
-        program = os.path.join(work, "tests")
-        link[first:first] = [made for _, made in objects]
-        link[link.index("-o") + 1] = program
-        subprocess.run(link, check=True)
-        return program
+def build(folder, subjects):
+    """The tests with every fault in them, and the faults."""
+    faults = []
+    for path in subjects:
+        text = plant(path, faults)
+        made = os.path.join(folder, "text", path)
+        os.makedirs(os.path.dirname(made), exist_ok=True)
+        if not os.path.exists(made) or open(made).read() != text:
+            open(made, "w").write(text)
+    program = os.path.join(folder, "cpu/simt/tests")
+    sources = glob.glob("test/simt/*.cpp") + ["test/simt/planted/planted.cpp"]
+    subprocess.run(["make", f"-j{os.cpu_count()}", "CUDA=0", f"BUILD={folder}", "WARNINGS=-w", "SIMT_CPP=" + " ".join(sources),
+                    f"INCLUDE=-include test/simt/planted/planted.h -I{folder}/text -I.", program], check=True)
+    return program, faults
 
 
-def passes(program, tests, seconds):
-    for team in ("warp", "block"):
-        environment = dict(os.environ, WOBBLE_TEST_DEVICE="cuda", WOBBLE_TEST_TEAM=team)
-        try:
-            run = subprocess.run([program, "--gtest_brief=1", "--gtest_fail_fast", "--gtest_filter=" + tests],
-                                 env=environment, capture_output=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        if run.returncode != 0:
-            return False
-    return True
+def run(program, team, tests, seconds=None, **more):
+    environment = dict(os.environ, WOBBLE_TEST_DEVICE="cuda", WOBBLE_TEST_TEAM=team, **more)
+    command = [program, "--gtest_brief=1", "--gtest_fail_fast", "--gtest_filter=" + tests]
+    try:
+        return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              timeout=seconds).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def tests_by_fault(program, folder, workers):
+    """For each fault [(milliseconds, team, test)] of the tests that come to its place."""
+    def one(team):
+        file = os.path.join(folder, team + ".reached")
+        passed = run(program, team, "*-*StayInside*" + (":*/attention_*" if team == "block" else ""),
+                     WOBBLE_FAULTS_REACHED=file)
+        if not passed:
+            sys.exit(f"with no fault planted, tests fail: WOBBLE_TEST_DEVICE=cuda WOBBLE_TEST_TEAM={team} {program}")
+        return team, [line.split() for line in open(file)]
+
+    reached = {}
+    for team, lines in workers.map(one, ["warp", "block"]):
+        for test, milliseconds, *places in lines:
+            for k in places:
+                reached.setdefault(int(k), []).append((int(milliseconds), team, test))
+    return {k: sorted(tests) for k, tests in reached.items()}
+
+
+def is_found(program, fault, tests):
+    """By the ten shortest tests of each team, or else by any; a test that takes far longer has found it too."""
+    for begin, end in ((0, 10), (10, None)):
+        for team in ("warp", "block"):
+            some = [(ms, test) for ms, t, test in tests if t == team][begin:end]
+            if some and not run(program, team, ":".join(test for _, test in some), 30 + 0.01 * sum(ms for ms, _ in some),
+                                WOBBLE_FAULT=str(fault)):
+                return True
+    return False
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--objects", default="build/cpu", help="where `make CUDA=0 test-simt` built")
-    arguments.add_argument("--per-file", type=int, default=8, help="faults in each file")
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--only", help="one file of kernels")
-    arguments.add_argument("--seconds", type=int, default=300, help="after which a run counts as a fault that was found")
-    options = arguments.parse_args()
-    base = Base(options.objects)
-    draw = random.Random(options.seed)
-    planted = found = 0
-    missed = []
-    for path, (sources, tests) in SUBJECTS.items():
-        lines, possible = candidates(path)
-        draw.shuffle(possible)
-        if options.only and path != options.only:
-            continue
-        used = 0
-        for number, before, after in possible:
-            if used == options.per_file:
-                break
-            text = "\n".join(lines[:number] + [after] + lines[number + 1:])
-            with tempfile.TemporaryDirectory() as work:
-                program = base.build(work, path, text, sources)
-                if program is None:
-                    continue
-                used += 1
-                planted += 1
-                caught = not passes(program, tests, options.seconds)
-            found += caught
-            if not caught:
-                missed.append(f"{path}:{number + 1}: {after.strip()}")
-            print(f"{'found ' if caught else 'MISSED'} {path}:{number + 1}: {after.strip()}", flush=True)
-    print(f"{found} of {planted} faults found, {100 * found / max(planted, 1):.0f} %")
-    for line in missed:
-        print("missed:", line)
-    return 0 if planted and found >= 0.95 * planted else 1
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--build", default="build/faults", help="folder for what is compiled")
+    options.add_argument("--jobs", type=int, default=2, help="faults tried at a time")
+    options.add_argument("--only", default="", help="faults in files with this in their names")
+    options.add_argument("--every", type=int, default=1, help="of the faults, one in so many")
+    options = options.parse_args()
+    subjects = sorted(path for path in glob.glob("kernels/*.h") + glob.glob("probes/*.h")
+                      if re.search(r"__device__|__global__|operator\(\)\(.*[tT]eam", open(path).read()))
+    program, faults = build(os.path.abspath(options.build), subjects)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as workers:
+        reached = tests_by_fault(program, options.build, workers)
+        tried = [k for k in sorted(reached) if options.only in faults[k].path][:: options.every]
+        print(f"{len(faults)} places, {len(reached)} of them in kernels that run; {len(tried)} faults to try", flush=True)
+        began, missed, files = time.time(), [], {}
+        for done, (k, found) in enumerate(zip(tried, workers.map(lambda k: is_found(program, k, reached[k]), tried)), 1):
+            count = files.setdefault(faults[k].path, [0, 0])
+            count[0] += found
+            count[1] += 1
+            if not found:
+                missed.append(k)
+                print(f"missed {faults[k]}", flush=True)
+            if done % 25 == 0:
+                left = (time.time() - began) / done * (len(tried) - done)
+                print(f"{done - len(missed)} of {done} found, {left / 60:.0f} min left", flush=True)
+    for path, (found, all_of_them) in files.items():
+        print(f"{found:4d} of {all_of_them:4d}  {path}")
+    found = len(tried) - len(missed)
+    print(f"{found} of {len(tried)} faults found, {100 * found / max(len(tried), 1):.1f} %")
+    return 0 if tried and found >= 0.95 * len(tried) else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 namespace simt {
 
 Builtins current;
+bool in_kernel = false;
 
 namespace {
 
@@ -100,7 +101,7 @@ class Block {
           arrived_((threads_ + 31) / 32) {}
 
     void run() {
-        running = this;
+        running = this, in_kernel = true;
         current.block = index_, current.block_size = launch_.block, current.grid_size = launch_.grid;
         for (int t = 0; t < int(threads_); ++t) start(t);
         std::vector<int> order(threads_);
@@ -120,7 +121,7 @@ class Block {
             if (!moved && !failure_) stuck();
         }
         lanes_.clear();  // unwinds those that still wait
-        running = nullptr;
+        running = nullptr, in_kernel = false;
         if (failure_) std::rethrow_exception(failure_);
     }
 
@@ -564,7 +565,7 @@ void run(const Launch& launch) {
         try {
             block.run();
         } catch (...) {
-            running = nullptr;
+            running = nullptr, in_kernel = false;
             throw;
         }
     }

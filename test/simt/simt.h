@@ -35,6 +35,8 @@ struct Builtins {
     Index3 thread{0, 0, 0}, block{0, 0, 0}, block_size, grid_size;
 };
 extern Builtins current;
+/// Whether a kernel is running.
+extern bool in_kernel;
 
 /// Stops a launch whose thread accesses `p` with another alignment than the access needs.
 void check_aligned(const void* p, size_t alignment, Place place = Place::current());

@@ -205,10 +205,13 @@ void add_objective_cases(std::vector<KernelCase>& table) {
                                capped,
                                {.name = "all", .z_loss = 0x1p-6, .smoothing = 0.125, .softcap = 8}};
     for (const Options& o : options) {
-        for (bool in_place : {false, true}) table.push_back(objective(17, 67, o, in_place));
+        for (bool in_place : {false, true}) {
+            table.push_back(objective(17, 67, o, in_place));
+            table.push_back(objective(5, 256, o, in_place));  // in packs
+        }
         table.push_back(objective(3, 2, o, false));
     }
-    for (int64_t V : {1, 23, 257}) table.push_back(cap(5, V, capped));
+    for (int64_t V : {1, 23, 257, 256}) table.push_back(cap(5, V, capped));
 }
 
 }  // namespace wobble::test

@@ -313,7 +313,8 @@ void add_row_cases(std::vector<KernelCase>& table) {
         table.push_back(position_embedding_backward(B, T, C, V, false));
         if (B > 1) table.push_back(position_embedding_backward(B, T, C, V, true));
     }
-    const int64_t classifiers[][2] = {{1, 1}, {3, 2}, {15, 65}, {17, 257}, {99, 65}, {3, 50257}};
+    const int64_t classifiers[][2] = {{1, 1},   {3, 2},     {15, 65}, {17, 257},
+                                      {99, 65}, {3, 50257}, {5, 512}};  // the last in packs
     for (const auto& [rows, V] : classifiers) {
         table.push_back(classifier(rows, V, Gradient::Apart));
         table.push_back(classifier(rows, V, Gradient::InPlace));

@@ -12,6 +12,7 @@
 #include "run/config_file.h"
 #include "run/coordcheck.h"
 #include "run/evaluate.h"
+#include "run/events.h"
 #include "run/machine.h"
 #include "run/params.h"
 #include "run/progress.h"
@@ -95,7 +96,9 @@ int train(Command command) {
     while (trainer.steps_done() < last && !caught_signal) {
         const StepRow row = trainer.step();
         db.add_step(row, trainer.batch_rows(), trainer.take_observation());
+        db.add_events(trainer.events());
         progress.step(row);
+        for (const Event& event : trainer.events()) progress.event(event);
         if (!row.finite && was_finite) {
             progress.say("step " + std::to_string(row.step) + " is not finite, first at " +
                          trainer.nonfinite_origin() + (row.applied ? "" : "; the update was not applied"));
@@ -140,6 +143,9 @@ int run(int argc, char** argv) {
             return Done;
         case Command::Kind::Eval:
             run_evaluation(command);
+            return Done;
+        case Command::Kind::Events:
+            list_events(command);
             return Done;
         case Command::Kind::Bench:
             run_bench(command.bench);

@@ -118,7 +118,11 @@ SafetensorsFile open_part(const fs::path& path, int64_t step) {
 
 CheckpointFiles open_files(const fs::path& directory, int64_t step) {
     const fs::path path = path_of(directory, step);
-    return {step, open_part(path / "model.safetensors", step), open_part(path / "state.safetensors", step)};
+    CheckpointFiles files{step, open_part(path / "model.safetensors", step),
+                          open_part(path / "state.safetensors", step), std::nullopt};
+    if (fs::exists(path / "detectors.safetensors"))
+        files.detectors = open_part(path / "detectors.safetensors", step);
+    return files;
 }
 
 /// "500, 1000, 1500", oldest first; of many the newest few.
@@ -135,7 +139,8 @@ std::string list(std::vector<int64_t> newest_first) {
 }  // namespace
 
 void write_checkpoint(const std::string& run, int64_t step, const std::vector<TensorView>& model,
-                      const std::vector<TensorView>& state, int keep) {
+                      const std::vector<TensorView>& state, int keep,
+                      const std::vector<TensorView>& detectors) {
     const fs::path directory = checkpoints_of(run);
     const std::string name = directory_name(step);
     const fs::path writing = directory / (kWriting + name);
@@ -147,6 +152,8 @@ void write_checkpoint(const std::string& run, int64_t step, const std::vector<Te
             fs::create_directory(writing);
             write_safetensors((writing / "model.safetensors").string(), model, metadata);
             write_safetensors((writing / "state.safetensors").string(), state, metadata);
+            if (!detectors.empty())
+                write_safetensors((writing / "detectors.safetensors").string(), detectors, metadata);
             replace(writing, directory, name);
         } catch (...) {
             std::error_code ignored;  // the first error is the one to report

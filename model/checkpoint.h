@@ -1,6 +1,7 @@
 // Checkpoints of a run: RUN/checkpoints/step-00000500/ holds model.safetensors (the weights) and
-// state.safetensors (everything else that the next step depends on). A directory of that name is whole at
-// every moment: it is written, and later removed, under a hidden name.
+// state.safetensors (everything else that the next step depends on), and detectors.safetensors what the run's
+// detectors have seen so far. A directory of that name is whole at every moment: it is written, and later
+// removed, under a hidden name.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@ namespace wobble {
 struct CheckpointFiles {
     int64_t step;
     SafetensorsFile model, state;
+    std::optional<SafetensorsFile> detectors;  // there is none where nothing had been seen
 };
 
 /// Writes checkpoint `step`, replacing one of the same step, and then removes all but the newest `keep` of
@@ -24,7 +26,8 @@ struct CheckpointFiles {
 /// removed by the next. A run must have one writer only. UserError when the checkpoint cannot be written
 /// (full disk, no permission).
 void write_checkpoint(const std::string& run, int64_t step, const std::vector<TensorView>& model,
-                      const std::vector<TensorView>& state, int keep);
+                      const std::vector<TensorView>& state, int keep,
+                      const std::vector<TensorView>& detectors = {});
 
 /// The newest whole checkpoint. For each damaged one that was passed over, a sentence is added to `warnings`
 /// (may be null). Nothing when the run has no checkpoint; UserError when it has some and none is whole.

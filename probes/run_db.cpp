@@ -12,7 +12,7 @@ namespace wobble {
 namespace {
 
 // Raised whenever a reader of the older form would go wrong.
-constexpr int64_t run_db_version = 2;
+constexpr int64_t run_db_version = 3;
 
 /// The SQL with an expression in place of each real(x): the number whose float32 has the bits x. Sign and
 /// exponent say what the last bit of the significand is worth, the significand, with its hidden bit, how
@@ -74,7 +74,10 @@ void RunDb::create_tables() {
     if (found > run_db_version)
         throw UserError(cannot + "version " + std::to_string(found) + expected +
                         "use the newer program that wrote it");
-    if (found != 0 && found < run_db_version)
+    if (found == 2) {  // had no events yet, and is as it is now otherwise
+        sqlite_.execute(events_table);
+        sqlite_.execute("PRAGMA user_version = " + std::to_string(run_db_version));
+    } else if (found != 0 && found < run_db_version)
         throw UserError(cannot + "the run of an older program, version " + std::to_string(found) + expected +
                         "start a new run");
     if (found == 0) {
@@ -83,6 +86,7 @@ void RunDb::create_tables() {
                             "the database of another program; expected that of a run; "
                             "move it away or choose another run directory");
         sqlite_.execute(with_reals_unpacked(run_db_tables));
+        sqlite_.execute(events_table);
         sqlite_.execute(run_db_row_counts);
         sqlite_.execute("PRAGMA user_version = " + std::to_string(run_db_version));
     }
@@ -249,6 +253,16 @@ void RunDb::add_observation(int64_t step, const Observation& o) {
     for (const ExampleRow& r : o.examples)
         insert(example_, "INSERT INTO examples", step, r.micro, r.row, r.norm);
     for (const MeasureRow& r : o.measures) insert(measure_, "INSERT INTO measures", step, r.name, r.value);
+}
+
+void RunDb::add_events(const std::vector<Event>& events) {
+    begin();
+    for (const Event& e : events)
+        insert(
+            event_,
+            "INSERT INTO events (step, detector, version, severity, site, expected, seen, summary, detail)",
+            e.step, e.detector, e.version, severity_name(e.severity), e.site, e.expected, e.seen, e.summary,
+            e.detail);
 }
 
 void RunDb::add_eval(const EvalRow& e) {

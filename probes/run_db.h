@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "probes/detectors/event.h"
 #include "probes/observation.h"
 #include "probes/ring.h"
 #include "probes/site_map.h"
@@ -81,6 +82,7 @@ class RunDb {
     void add_ring(const RingDump&);
 
     /// Replaces an evaluation of the same step and name, and commits.
+    void add_events(const std::vector<Event>&);
     void add_eval(const EvalRow&);
 
     void commit();
@@ -103,7 +105,7 @@ class RunDb {
 
     Sqlite sqlite_;
     Statement step_, batch_, stats_, ring_, histogram_, channel_, head_, residual_, stream_, tensor_,
-        embedding_, loss_, token_, example_, measure_;
+        embedding_, loss_, token_, example_, measure_, event_;
     SiteMap sites_;
     bool open_ = false;  // a transaction was begun, and not ended by commit()
     std::chrono::steady_clock::time_point committed_;

@@ -221,6 +221,22 @@ WITH RECURSIVE
 INSERT INTO binades SELECT 0, 0.0 UNION ALL SELECT exponent, power FROM powers UNION ALL SELECT exponent - 256, -power FROM powers;
 )";
 
+constexpr const char* events_table = R"(
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY,
+    step INTEGER,
+    detector TEXT,
+    version INTEGER,           -- of the detector's rule
+    severity TEXT,             -- note, warning or alarm
+    site TEXT,                 -- what the number is about
+    expected REAL,             -- about what it should have been
+    seen REAL,                 -- NULL when not finite
+    summary TEXT,              -- a sentence
+    detail TEXT                -- JSON
+);
+CREATE INDEX events_by_step ON events (step);
+)";
+
 // What ANALYZE would find: about so many rows of a step share the first column of the key. With it SQLite
 // looks a site up at each step where a query asks for a site alone, in place of reading all rows.
 constexpr const char* run_db_row_counts = R"(

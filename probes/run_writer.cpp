@@ -150,6 +150,12 @@ void RunWriter::add_step(const StepRow& row, std::vector<BatchRow> batches, Obse
         bytes);
 }
 
+void RunWriter::add_events(std::vector<Event> events) {
+    if (events.empty()) return;
+    const size_t bytes = bytes_of(events);
+    hand_over([events = std::move(events)](RunDb& db) { db.add_events(events); }, bytes);
+}
+
 void RunWriter::add_eval(EvalRow row) {
     hand_over([row = std::move(row)](RunDb& db) { db.add_eval(row); }, sizeof(EvalRow));
 }

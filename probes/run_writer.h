@@ -39,6 +39,7 @@ class RunWriter {
 
     /// A step, where its batch came from, and what was observed in it: all of it is written, or nothing.
     void add_step(const StepRow&, std::vector<BatchRow>, Observation);
+    void add_events(std::vector<Event>);
     void add_eval(EvalRow);
     void add_ring(RingDump);
 

@@ -66,6 +66,12 @@ class Sqlite {
     static int64_t integer(const Statement& statement, int column) {
         return sqlite3_column_int64(statement.get(), column);
     }
+    /// NaN for NULL, which stands for what is not finite.
+    static double real(const Statement& statement, int column) {
+        return sqlite3_column_type(statement.get(), column) == SQLITE_NULL
+                   ? NAN
+                   : sqlite3_column_double(statement.get(), column);
+    }
     static std::string text(const Statement& statement, int column);
 
   private:

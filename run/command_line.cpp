@@ -224,7 +224,7 @@ Command parse_command(int argc, const char* const* argv) {
     CLI::App app(
         "wobble: a GPT trainer that you can see inside.\n"
         "Usage: ./train [train] [flags] | ./train params [flags] | ./train sample RUN | ./train eval RUN | "
-        "./train coordcheck [flags] | ./train bench | ./train steps [flags]\n",
+        "./train events RUN | ./train coordcheck [flags] | ./train bench | ./train steps [flags]\n",
         "./train");
     app.set_version_flag("--version", std::string(""));
     Options unused;
@@ -253,6 +253,12 @@ Command parse_command(int argc, const char* const* argv) {
     evaluate.add_option("--eval-sequences", command.options.eval_sequences, "Sequences; 0: all")
         ->capture_default_str();
     evaluate.add_flag("--json", command.json, "Write JSON");
+    CLI::App events("What detectors found in a run, or what a published definition of a spike finds in it.",
+                    "./train events");
+    events.add_option("RUN", command.run, "Directory of the run")->required();
+    events.add_option("--definition", command.definition,
+                      "Of a spike: olmo2, olmo-core, olmo-core-skip, llm.c, zclip, spam, megatron or all");
+    events.add_flag("--json", command.json, "Write JSON");
     CLI::App bench("Time kernels and whole steps, bare and watched.", "./train bench");
     bench.add_option("--json", command.bench.json, "File for every number");
     bench.add_option("--kernels", command.bench.kernels,
@@ -278,16 +284,17 @@ Command parse_command(int argc, const char* const* argv) {
         command.kind = Command::Kind::Version;
         return command;
     }
-    CLI::App* sub = word == "sample"  ? &sample
-                    : word == "eval"  ? &evaluate
-                    : word == "bench" ? &bench
-                                      : nullptr;
+    CLI::App* sub = word == "sample"   ? &sample
+                    : word == "eval"   ? &evaluate
+                    : word == "events" ? &events
+                    : word == "bench"  ? &bench
+                                       : nullptr;
     const bool params = word == "params", checks = word == "coordcheck", steps = word == "steps";
     if (sub || params || checks || steps || word == "train") arguments.erase(arguments.begin());
     else if (!word.empty() && word[0] != '-') {
         throw UserError(
             "'" + word +
-            "' is not a command; expected train, params, sample, eval, coordcheck, bench or steps; "
+            "' is not a command; expected train, params, sample, eval, events, coordcheck, bench or steps; "
             "--help lists the flags");
     }
     if (wants_help) {
@@ -305,6 +312,7 @@ Command parse_command(int argc, const char* const* argv) {
 
     command.kind = sub == &sample     ? Command::Kind::Sample
                    : sub == &evaluate ? Command::Kind::Eval
+                   : sub == &events   ? Command::Kind::Events
                                       : Command::Kind::Bench;
     try {
         sub->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

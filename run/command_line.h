@@ -15,6 +15,7 @@ struct Command {
         Plan,
         Sample,
         Eval,
+        Events,
         Bench,
         CoordCheck,
         Steps,
@@ -26,7 +27,7 @@ struct Command {
     Options options;
     bool resume = false;
 
-    // sample and eval
+    // sample, eval and events
     std::string run;
     int64_t checkpoint = -1;  // the newest
     // sample
@@ -35,6 +36,7 @@ struct Command {
     double temperature = 0.8;
     uint64_t seed = 1;
     bool json = false;
+    std::string definition;  // events: of a spike; empty: list those of the run's own detectors
     BenchOptions bench;
     CoordCheckOptions coordcheck;
 };

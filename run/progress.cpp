@@ -37,6 +37,11 @@ void Progress::step(const StepRow& row) {
     std::fflush(stdout);
 }
 
+void Progress::event(const Event& event) {
+    if (event.severity == Severity::Note) return;
+    say("step " + std::to_string(event.step) + ": " + severity_name(event.severity) + ": " + event.summary);
+}
+
 void Progress::say(const std::string& line) {
     if (line_open_) std::printf("\n");
     line_open_ = false;

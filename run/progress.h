@@ -17,6 +17,8 @@ class Progress {
     Progress(int64_t first_step, int64_t last_step, int64_t log_every);
 
     void step(const StepRow& row);
+    /// Prints a warning or an alarm as it happens; notes are in the database.
+    void event(const Event& event);
     /// Prints a line of its own, clear of the live line.
     void say(const std::string& line);
 

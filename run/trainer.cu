@@ -30,6 +30,10 @@ Trainer::Trainer(const Options& options)
       optimizer_(model_->table(), adamw_settings(options), context_.device),
       schedule_(schedule(options)),
       observer_(options_, model_->table(), data_, context_.device),
+      detectors_({.vocab = double(data_.vocab()),
+                  .floor = data_.loss_floor().value_or(0),
+                  .bf16 = options.precision != Precision::Float32,
+                  .warmup = options.warmup}),
       landscape_(context_, *model_, options.batch) {
     draw_weights(context_, *model_, options.init_seed);
     optimizer_.measure_distance_from(observer_.initial_weights());
@@ -101,18 +105,20 @@ StepRow Trainer::step() {
         cursor_ += options_.batch * options_.accum;
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return {.step = report.applied || policy == OnNonfinite::Skip ? step_ : step_ + 1,
-            .tokens = tokens_,
-            .loss = loss,
-            .lr = lr,
-            .grad_norm = report.grad_norm,
-            .clip = report.clip,
-            .update_norm = report.update_norm,
-            .weight_norm = report.weight_norm,
-            .seconds = seconds,
-            .tokens_per_second = double(batch_.valid_targets) / seconds,
-            .applied = report.applied,
-            .finite = finite};
+    const StepRow row{.step = report.applied || policy == OnNonfinite::Skip ? step_ : step_ + 1,
+                      .tokens = tokens_,
+                      .loss = loss,
+                      .lr = lr,
+                      .grad_norm = report.grad_norm,
+                      .clip = report.clip,
+                      .update_norm = report.update_norm,
+                      .weight_norm = report.weight_norm,
+                      .seconds = seconds,
+                      .tokens_per_second = double(batch_.valid_targets) / seconds,
+                      .applied = report.applied,
+                      .finite = finite};
+    events_ = detectors_.look(row, observation_);
+    return row;
 }
 
 /// Curvature, on the steps that it was asked for: extra passes over the step's batch after its update.
@@ -194,7 +200,11 @@ void Trainer::write_checkpoint(const std::string& run, int keep) {
     for (const auto& moments : {views("m.", m.data()), views("v.", v.data())}) {
         state.insert(state.end(), moments.begin(), moments.end());
     }
-    wobble::write_checkpoint(run, step_, views("", weights.data()), state, keep);
+    const DetectorState seen = detectors_.state();
+    std::vector<TensorView> detectors;
+    for (const auto& [name, numbers] : seen)
+        detectors.push_back({name, DType::F64, {int64_t(numbers.size())}, numbers.data()});
+    wobble::write_checkpoint(run, step_, views("", weights.data()), state, keep, detectors);
 }
 
 std::vector<std::string> Trainer::resume(const std::string& run) {
@@ -207,6 +217,15 @@ std::vector<std::string> Trainer::resume(const std::string& run) {
     load_weights(files->model, context_, *model_);
     for (const auto& [prefix, moments] : {std::pair("m.", optimizer_.m()), std::pair("v.", optimizer_.v())})
         read_tensors(files->state, prefix, model_->table(), context_.device, moments);
+    DetectorState seen;
+    if (files->detectors) {
+        for (const TensorView& tensor : files->detectors->tensors()) {
+            std::vector<double>& numbers = seen[tensor.name];
+            numbers.resize(size_t(byte_count(tensor)) / sizeof(double));
+            read_tensor(*files->detectors, {tensor.name, DType::F64, tensor.shape, nullptr}, numbers.data());
+        }
+    }
+    detectors_.restore(seen);
     return warnings;
 }
 

@@ -12,6 +12,7 @@
 #include "model/checkpoint.h"
 #include "model/model.h"
 #include "optim/optimizer.h"
+#include "probes/detectors/detectors.h"
 #include "probes/run_db.h"
 #include "run/evaluate.h"
 #include "run/landscape.h"
@@ -42,6 +43,8 @@ class Trainer {
 
     /// What was seen in the last step, which is handed over; empty when it was not to be recorded.
     Observation take_observation() { return std::move(observation_); }
+    /// What detectors found in the last step, the most severe first.
+    const std::vector<Event>& events() const { return events_; }
     /// The moments of the last steps, which are handed over.
     RingDump take_ring() { return observer_.take_ring(); }
 
@@ -71,11 +74,13 @@ class Trainer {
     Optimizer<float> optimizer_;
     Schedule schedule_;
     Observer observer_;
+    Detectors detectors_;
     Graphs graphs_;
     Landscape landscape_;
     Batch batch_;
     double objective_ = 0;  // what the last gradients were those of, per target
     Observation observation_;
+    std::vector<Event> events_;
     std::string origin_;
 
     // What the next step depends on besides weights and moments. Random numbers need no state: they are

@@ -88,17 +88,29 @@ std::string Program::checkpoint(const std::string& run) const {
     return read(newest + "/model.safetensors") + read(newest + "/state.safetensors");
 }
 
-double Program::query(const std::string& run, const std::string& sql) const {
+void Program::ask(const std::string& run, const std::string& sql,
+                  const std::function<void(sqlite3_stmt*)>& take) const {
     sqlite3* db = nullptr;
     sqlite3_stmt* statement = nullptr;
-    double value = NAN;
     if (sqlite3_open_v2(path(run + "/run.db").c_str(), &db, SQLITE_OPEN_READONLY, nullptr) == SQLITE_OK &&
         sqlite3_prepare_v2(db, sql.c_str(), -1, &statement, nullptr) == SQLITE_OK &&
         sqlite3_step(statement) == SQLITE_ROW) {
-        value = sqlite3_column_double(statement, 0);
+        take(statement);
     }
     sqlite3_finalize(statement);
     sqlite3_close(db);
+}
+
+double Program::query(const std::string& run, const std::string& sql) const {
+    double value = NAN;
+    ask(run, sql, [&](sqlite3_stmt* row) { value = sqlite3_column_double(row, 0); });
+    return value;
+}
+
+std::string Program::text(const std::string& run, const std::string& sql) const {
+    std::string value = "no answer";
+    ask(run, sql,
+        [&](sqlite3_stmt* row) { value = reinterpret_cast<const char*>(sqlite3_column_text(row, 0)); });
     return value;
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,10 +38,14 @@ class Program : public ::testing::Test {
     std::string checkpoint(const std::string& run) const;
     /// One number that an SQL query of RUN/run.db gives.
     double query(const std::string& run, const std::string& sql) const;
+    /// One text.
+    std::string text(const std::string& run, const std::string& sql) const;
 
   private:
     Outcome finish(int pid) const;
     int start(const std::string& command) const;
+    void ask(const std::string& run, const std::string& sql,
+             const std::function<void(sqlite3_stmt*)>& take) const;
 
     std::filesystem::path directory_;
 };

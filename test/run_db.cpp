@@ -223,14 +223,42 @@ TEST_F(RunDbTest, WhatIsNotTheDatabaseOfARunIsRefused) {
     EXPECT_NE(open_error().find("database of another program"), std::string::npos) << open_error();
     sqlite3_exec(other, "PRAGMA user_version = 1000000", nullptr, nullptr, nullptr);
     EXPECT_EQ(open_error(), "cannot use " + path_ +
-                                ": found version 1000000; expected version 2; use the newer program that "
+                                ": found version 1000000; expected version 3; use the newer program that "
                                 "wrote it");
     sqlite3_exec(other, "PRAGMA user_version = 1", nullptr, nullptr, nullptr);
     EXPECT_EQ(open_error(), "cannot use " + path_ +
-                                ": found the run of an older program, version 1; expected version 2; start a "
+                                ": found the run of an older program, version 1; expected version 3; start a "
                                 "new run");
     EXPECT_EQ(Reader(path_)("SELECT name FROM sqlite_schema"), "steps") << "nothing is changed";
     sqlite3_close(other);
+}
+
+TEST_F(RunDbTest, EventsAreKeptUntilTheirStepIsRepeated) {
+    {
+        RunDb db(path_);
+        for (int64_t step : {1, 2}) {
+            db.add_step(step_row(step), {});
+            db.add_events({{step, "loss spike", 1, Severity::Alarm, "loss", 2.5, kNaN, "it's NaN", "{}"}});
+        }
+        db.forget_after(1);
+    }
+    EXPECT_EQ(
+        Reader(path_)("SELECT id, step, detector, version, severity, site, expected, seen IS NULL, summary, "
+                      "detail FROM events"),
+        "1|1|loss spike|1|alarm|loss|2.5|1|it's NaN|{}");
+}
+
+TEST_F(RunDbTest, ARunFromBeforeThereWereEventsGoesOn) {
+    RunDb(path_).add_step(step_row(1), {});
+    sqlite3* older = nullptr;
+    sqlite3_open(path_.c_str(), &older);
+    sqlite3_exec(older, "DROP TABLE events; PRAGMA user_version = 2", nullptr, nullptr, nullptr);
+    sqlite3_close(older);
+    RunDb db(path_);
+    db.add_events({{2, "stall", 1, Severity::Note, "loss", 1, 2, "", "{}"}});
+    db.commit();
+    EXPECT_EQ(Reader(path_)("SELECT count(*) FROM steps") + Reader(path_)("SELECT count(*) FROM events"),
+              "11");
 }
 
 TEST_F(RunDbTest, PlacesThatCannotBeWrittenAreAnError) {

@@ -144,6 +144,8 @@ TEST_F(RunDbTables, EveryTableForgetsTheStepsThatAreRepeated) {
         db.add_step(step_row(step), {{0, 0, 0, 0, 0}});
         db.add_observation(step, observation_of(double(step)));
         db.add_eval({step, "val", 1, 1, 1});
+        db.add_events({{step, "stall", 1, Severity::Note, "loss", 1, 1, "flat", "{}"}});
+        db.commit();
     }
     const Reader query(path_);
     const std::set<std::string> tables = tables_with_steps(query);

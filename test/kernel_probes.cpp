@@ -13,6 +13,23 @@ namespace {
 class WatchedKernels : public KernelTest {};
 
 // -------------------------------------------------------------------------------------- on common inputs
+/// Values by exponent, and those that formats have no number for, against the very values.
+void expect_histogram(const Histogram& found, const Values& values) {
+    Histogram expected;
+    for (const double x : values) {
+        if (!std::isfinite(x) || x == 0) continue;
+        const int bin = std::ilogb(x) - Histogram::lowest;
+        ++expected.by_exponent[size_t(std::clamp(bin, 0, Histogram::bins - 1))];
+        for (size_t f = 0; f < format_count; ++f) {
+            expected.flushed[f] += std::abs(x) <= formats[f].smallest / 2;
+            expected.overflowed[f] += std::abs(x) >= formats[f].largest;
+        }
+    }
+    EXPECT_EQ(found.by_exponent, expected.by_exponent);
+    EXPECT_EQ(found.flushed, expected.flushed);
+    EXPECT_EQ(found.overflowed, expected.overflowed);
+}
+
 /// What the recorder has of a run against the same statistics of the outputs, in extended precision.
 ///
 /// A block of a few thousand values is summed in the kernel's precision, a lane for each sixteenth of them,
@@ -59,6 +76,17 @@ void expect_statistics(const KernelCase& kernel, Precision precision, const std:
         EXPECT_NEAR(moments.mean, double(sum / count), each + gamma * 2 * largest);
         EXPECT_NEAR(moments.rms() * moments.rms(), double(squares / count),
                     2 * each * largest + gamma * 8 * largest * largest);
+        long double cubes = 0, fourths = 0;
+        for (double x : expected[i].values) {
+            const long double d = std::isfinite(x) ? x - sum / count : 0;
+            cubes += d * d * d, fourths += d * d * d * d;
+        }
+        const double far = 2 * largest, share = 4 * each / largest + gamma;
+        if (far * far * far * far * double(count) > 1e300 || largest == 0) continue;
+        EXPECT_NEAR(moments.m3 / double(count), double(cubes / count), share * far * far * far);
+        EXPECT_NEAR(moments.m4 / double(count), double(fourths / count), share * far * far * far * far);
+        const auto& histogram = records[i].statistics.histogram;
+        if (each == 0 && histogram) expect_histogram(*histogram, expected[i].values);
     }
 }
 
@@ -111,6 +139,7 @@ TEST_P(WatchedKernels, GiveTheSameBitsAndShowTheStatisticsOfTheirOutputs) {
         EXPECT_EQ(run(operands, precision, 3, &three).difference(bare), "");
         const Named before = Buffers(operands, precision).inputs(), after = bare.values();
         expect_statistics(kernel, precision, one.records(), before, after);
+        expect_statistics(kernel, precision, three.records(), before, after);
 
         ASSERT_EQ(one.records().size(), three.records().size());
         for (size_t i = 0; i < one.records().size(); ++i) {

@@ -88,6 +88,9 @@ TEST_P(SoftwareMachineTraining, TakesTheStepsOfTheCpuAndShowsTheSame) {
             const ChannelRow &a = on_cpu.channels[i], &b = on_cuda.channels[i];
             EXPECT_EQ(b.columns, a.columns);
             EXPECT_EQ(b.sampled_rows, a.sampled_rows);
+            if (a.sampled_rows > 0) {
+                EXPECT_NEAR(b.effective_rank, a.effective_rank, 10 * share * a.effective_rank) << a.site;
+            }
             EXPECT_NEAR(b.largest_rms, a.largest_rms, 10 * share * a.largest_rms)
                 << a.site << " " << a.kernel;
         }

@@ -201,9 +201,9 @@ KernelCase attention_backward(const AttentionSizes& s, bool blocks) {
 
 void add_attention_cases(std::vector<KernelCase>& table) {
     // B, T, H, D. The last ones are longer than a block of queries, whatever the register tile.
-    const int64_t shapes[][4] = {{1, 1, 1, 1},   {3, 5, 1, 7},   {3, 5, 2, 8},
-                                 {1, 33, 5, 40}, {3, 33, 1, 48}, {1, 5, 12, 64},
-                                 {1, 33, 2, 80}, {1, 130, 2, 8}, {3, 203, 1, 1}};
+    const int64_t shapes[][4] = {{1, 1, 1, 1},   {3, 5, 1, 7},   {3, 5, 2, 8},   {1, 33, 5, 40},
+                                 {3, 33, 1, 48}, {1, 5, 12, 64}, {1, 33, 2, 80}, {1, 5, 1, 111},
+                                 {1, 130, 2, 8}, {3, 203, 1, 1}};
     for (const auto& [B, T, H, D] : shapes) {
         const AttentionSizes s{B, T, H, D, T};
         for (bool blocks : {false, true}) {

@@ -47,17 +47,10 @@ struct SoftmaxCrossEntropy {
         const int32_t target = targets[row];
         const A target_logit = target < 0 ? A(0) : A(z[target]);
 
-        // `larger` passes over NaN, which then shows in the sum of exponentials.
-        Largest<Team, A> largest;
-        team.each(V, [&](auto at) INLINED { largest.take(load(z, at)); });
-        const A maximum = team.maximum(largest);
-
-        Sum<Team, A> exponentials, mean;
-        team.each(V, [&](auto at) INLINED {
-            exponentials += exponential(load(z, at) - maximum);
-            if constexpr (Probe::looks) mean += load(z, at) * (A(1) / A(V));
+        [[maybe_unused]] Sum<Team, A> mean;
+        const auto [maximum, sum] = exponentials(team, z, [&](auto x) INLINED {
+            if constexpr (Probe::looks) mean += x * (A(1) / A(V));
         });
-        const A sum = team.sum(exponentials);
         const A log_z = maximum + std::log(sum);
         const A objective = objectives && target >= 0 ? objective_of(team, z, log_z, target_logit) : A(0);
 
@@ -115,6 +108,41 @@ struct SoftmaxCrossEntropy {
     }
 
   private:
+    struct Exponentials {
+        A maximum, sum;  // of z, and of e^(z - maximum)
+    };
+    /// Of a row; see(logits) is called with each pack. The CPU goes over the row twice, for it stays in the
+    /// cache. On CUDA it is read once: a lane scales what it has summed down when its own maximum rises
+    /// (Milakov & Gimelshein 2018), and so do the lanes in the end.
+    template <class Team, class See>
+    HD Exponentials exponentials(Team team, const T* z, See&& see) const {
+        // `larger` passes over NaN, which then shows in the sum.
+        Largest<Team, A> largest;
+        Sum<Team, A> sum;
+        if constexpr (std::is_same_v<Team, Lane>) {
+            team.each(V, [&](auto at) INLINED { largest.take(load(z, at)); });
+            const A maximum = team.maximum(largest);
+            team.each(V, [&](auto at) INLINED {
+                sum += exponential(load(z, at) - maximum);
+                see(load(z, at));
+            });
+            return {maximum, team.sum(sum)};
+        } else {
+            A top = -INFINITY, below = 0;
+            team.each(V, [&](auto at) INLINED {
+                const auto x = load(z, at);
+                see(x);
+                const A highest = detail::fold(x, [](auto a, auto b) { return larger(a, b); });
+                if (highest > top) below *= exponential(top - highest), top = highest;
+                const A from = top == -INFINITY ? A(0) : top;  // nothing is taken from itself
+                below += detail::fold(exponential(x - from), [](auto a, auto b) { return a + b; });
+            });
+            largest.take(splat<1>(top));
+            const A maximum = team.maximum(largest);
+            sum += splat<1>(below * exponential(top - maximum));
+            return {maximum, team.sum(sum)};
+        }
+    }
     template <class Team>
     HD A objective_of(Team team, const T* z, A log_z, A target_logit) const {
         const A loss = log_z - target_logit;

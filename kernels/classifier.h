@@ -134,7 +134,7 @@ struct SoftmaxCrossEntropy {
                 see(x);
                 const A highest = detail::fold(x, [](auto a, auto b) { return larger(a, b); });
                 if (highest > top) below *= exponential(top - highest), top = highest;
-                const A from = top == -INFINITY ? A(0) : top;  // nothing is taken from itself
+                const A from = top == -INFINITY ? A(0) : top;  // -infinity less itself is NaN
                 below += detail::fold(exponential(x - from), [](auto a, auto b) { return a + b; });
             });
             largest.take(splat<1>(top));

@@ -2,7 +2,7 @@
 """Plants one small fault at a time in the text of CUDA kernels, an index, a loop's end, a barrier or a lane mask, and
 counts which of them the tests on the software machine find.
 
-    python3 test/simt/mutate.py [--build /tmp/faults] [--jobs 2] [--only kernels/flash.h] [--every 1]
+    python3 test/simt/mutate.py [--build build/faults] [--jobs 2] [--only kernels/flash.h] [--every 1]
 
 Every place where a fault may be is compiled in once, behind a condition (planted/planted.h). The tests then run without
 any, which shows which of them come to which place; and once for each fault, those that come to its place, the shortest

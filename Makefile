@@ -1,9 +1,10 @@
 # make            build ./train (with nvcc where it is found, with g++ alone otherwise)
-# make demo       data, a two-minute training, evaluation, a sample
+# make demo       data, a two-minute training, evaluation, a sample, a report
 # make tests      build the tests of make test, without running them
 # make test-simt  the CUDA kernels where there is no GPU, each CUDA thread a fiber; part of make test
 # make test       every test;  SANITIZE=1 runs them under the address and undefined-behaviour sanitizers
 # make bench-peers  tokens/s, memory and share of the machine's peak beside PyTorch's;  PYTHON=... as below
+# make test-report  the report of made runs in a headless Chromium
 # make kernels-report  registers, shared memory and spills of every CUDA kernel, for REPORT_ARCHS="80 90 100"
 # make bench      what kernels and whole steps take, bare and watched;  PYTHON=... an interpreter with PyTorch, to be timed too
 # make format     lay the sources out with clang-format
@@ -55,7 +56,7 @@ endif
 HOST     := $(OPTIMISE) $(MACHINE) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi -fopenmp
 INCLUDE  := -I.
 CXXFLAGS  = -std=c++20 $(HOST) $(WARNINGS) $(INCLUDE)
-LDLIBS   := -lsqlite3 -lz -lpthread -ldl -lrt
+LDLIBS   := -lsqlite3 -lz -lcpp-httplib -lpthread -ldl -lrt
 
 # CUDA_ARCHS: the compute capabilities compiled for; others that come later are served by PTX of the last.
 CUDA_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u),90)
@@ -77,7 +78,7 @@ COMPILE_CU = $(CXX) -x c++ $(CXXFLAGS) -MMD -MP -c $< -o $@
 endif
 
 # ---------------------------------------------------------------------------------------------------------- sources
-LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes probes/detectors run bench,$(d)/*.cu $(d)/*.cpp))
+LIB_SRC  := $(wildcard $(foreach d,kernels model optim data probes probes/detectors report run bench,$(d)/*.cu $(d)/*.cpp))
 TEST_SRC := $(wildcard test/*.cu test/*.cpp)
 object    = $(patsubst %,$(OBJ)/%.o,$(1))
 LIB_OBJ  := $(call object,$(LIB_SRC))
@@ -99,18 +100,20 @@ endef
 hash := \#
 headers = printf '%s\n' $(foreach h,$(1),'$(hash)if !__has_include(<$(h)>)' '$(hash)error' '$(hash)endif') | $(CXX) -x c++ -fopenmp -E -
 
-BUILD_PACKAGES := g++ libsqlite3-dev libcli11-dev nlohmann-json3-dev librandom123-dev zlib1g-dev
-BUILD_HEADERS  := omp.h sqlite3.h CLI/CLI.hpp nlohmann/json.hpp Random123/philox.h zlib.h
+DYGRAPHS       ?= /usr/share/javascript/dygraphs
+BUILD_PACKAGES := g++ libsqlite3-dev libcli11-dev nlohmann-json3-dev librandom123-dev zlib1g-dev libcpp-httplib-dev libjs-dygraphs
+BUILD_HEADERS  := omp.h sqlite3.h CLI/CLI.hpp nlohmann/json.hpp Random123/philox.h zlib.h httplib.h
 
-.PHONY: build-packages test-packages simt-packages demo-packages
-build-packages: ; $(call need,$(call headers,$(BUILD_HEADERS)),$(BUILD_PACKAGES))
+.PHONY: build-packages test-packages simt-packages report-packages demo-packages
+build-packages: ; $(call need,$(call headers,$(BUILD_HEADERS)) && [ -e $(DYGRAPHS)/dygraph.min.js ],$(BUILD_PACKAGES))
 test-packages: build-packages ; $(call need,$(call headers,gtest/gtest.h),libgtest-dev)
 simt-packages: test-packages ; $(call need,$(call headers,boost/context/fiber.hpp),libboost-context-dev)
+report-packages: build-packages ; $(call need,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
 # The demo goes on without them, with other text.
 demo-packages: ; -$(call need,command -v bible && ls /usr/share/games/fortunes/literature,bible-kjv fortunes)
 
 # --------------------------------------------------------------------------------------------------------- programs
-.PHONY: train tests demo test test-simt kernels-report bench bench-peers format clean
+.PHONY: train tests demo test test-simt test-report kernels-report bench bench-peers format clean
 train: build-packages
 	@$(MAKE) -j$(JOBS) $(OBJ)/train
 	@mkdir -p $(BIN) && { [ $(OBJ)/train -ef $(BIN)/train ] || ln -f $(OBJ)/train $(BIN)/train; }
@@ -193,6 +196,10 @@ $(OBJ)/%.cpp.o: %.cpp Makefile
 	@echo "compile $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c $< -o $@
 
+# The page of the report and dygraphs, where the distribution has it, are inside the program.
+$(OBJ)/report/assets.cpp.o: CXXFLAGS += -DDYGRAPHS='"$(DYGRAPHS)"'
+$(OBJ)/report/assets.cpp.o: $(wildcard report/*.html report/*.css report/*.js)
+
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
 
 # ------------------------------------------------------------------------------------------------------ test, bench
@@ -209,6 +216,11 @@ test: simt-packages
 	$(MAKE) test-simt || status=1; \
 	all=0; wrong=0; for results in $(OBJ)/test/results.json $(SIMT)/*.json; do $(call passed,$$results); done; \
 	echo "$$((all - wrong)) passed, $$wrong failed"; exit $$status
+
+# What a person does with the report, in a headless Chromium that Python's standard library drives. Pictures and numbers
+# are left beside the other products.
+test-report: train report-packages
+	@$(PYTHON) test/report/browser.py $(abspath $(BIN)/train) $(BUILD)/report
 
 # The CUDA kernels, rows by warps and rows by blocks, on the software machine, two processes at a time; what does not
 # depend on the team (attention has its own) is in one of them. Every kernel that the program holds must have run.
@@ -277,18 +289,20 @@ demo: train demo-packages
 	set -e; echo; \
 	$(BIN)/train --run $$run --data 'text:$(DEMO_TEXT)/kjv.txt?split=%' --holdout 0.05 \
 	    --val 'fortunes=text:$(DEMO_TEXT)/fortunes.txt?split=%' \
-	    --layers 4 --heads 4 --channels 128 --context 64 --batch 12 --steps 3000 --eval-every 1000; \
+	    --layers 4 --heads 4 --channels 128 --context 64 --batch 12 --steps 3000 --eval-every 1000 \
+	    --probes full --probe-every 50 --ring 0; \
 	echo; echo "Evaluated on all of the held-out text:"; \
 	$(BIN)/train eval $$run --eval-sequences 0; \
 	echo; echo "A sample:"; echo; \
 	$(BIN)/train sample $$run --prompt "In the beginning" --tokens 400; \
 	echo; echo "The run is in $$run: config.toml, run.db, checkpoints/."; \
 	echo "More text:       $(BIN)/train sample $$run --prompt 'And God said'"; \
-	echo "Its loss curve:  sqlite3 $$run/run.db 'select step, loss from steps where step % 100 = 0'"
+	echo "Its loss curve:  sqlite3 $$run/run.db 'select step, loss from steps where step % 100 = 0'"; \
+	echo; echo "What happened in it:"; $(BIN)/train report $$run -o $$run/report.html
 
 # ------------------------------------------------------------------------------------------------------ housekeeping
 format:
-	clang-format -i $$(git ls-files '*.cu' '*.cpp' '*.h')
+	clang-format -i $$(git ls-files '*.cu' '*.cpp' '*.h' 'report/*.js')
 
 clean:
-	rm -rf $(BUILD)/cpu* $(BUILD)/cuda* $(BUILD)/kernels $(PLAIN_BIN)/train
+	rm -rf $(BUILD)/cpu* $(BUILD)/cuda* $(BUILD)/kernels $(BUILD)/report $(PLAIN_BIN)/train

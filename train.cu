@@ -8,14 +8,18 @@
 #include "bench/step_server.h"
 #include "kernels/error.h"
 #include "probes/run_writer.h"
+#include "report/report.h"
 #include "run/command_line.h"
 #include "run/config_file.h"
 #include "run/coordcheck.h"
 #include "run/evaluate.h"
 #include "run/events.h"
+#include "run/flight_recorder.h"
+#include "run/locate.h"
 #include "run/machine.h"
 #include "run/params.h"
 #include "run/progress.h"
+#include "run/replay.h"
 #include "run/run_directory.h"
 #include "run/trainer.h"
 
@@ -25,7 +29,7 @@ namespace {
 
 constexpr const char* version = "0.1";
 
-enum ExitStatus { Done = 0, InternalError = 1, BadInput = 2, NotFinite = 3, Signalled = 128 };
+enum ExitStatus { Done = 0, InternalError = 1, BadInput = 2, NotFinite = 3, Differs = 4, Signalled = 128 };
 
 volatile std::sig_atomic_t caught_signal = 0, ring_wanted = 0;
 
@@ -47,6 +51,7 @@ void describe_run(RunWriter& db, const Trainer& trainer, const Options& options)
     db.set("vocab", std::to_string(trainer.data().vocab()));
     db.set("data", options.data);
     db.set("config", to_toml(options));
+    db.set("device", trainer.device() == Device::Cuda ? "cuda" : "cpu");
     if (trainer.data().loss_floor()) db.set("loss_floor", std::to_string(*trainer.data().loss_floor()));
 }
 
@@ -67,6 +72,8 @@ int train(Command command) {
     RunWriter db(run.database());
     db.forget_after(trainer.steps_done());
     describe_run(db, trainer, options);
+    db.set_config(trainer.steps_done(), to_toml(options), trainer.weights_hash());
+    FlightRecorder flight(options, run.path());
 
     const int64_t last = options.stop_after > 0 ? std::min(options.stop_after, options.steps) : options.steps;
     Progress progress(trainer.steps_done(), last, options.log_every);
@@ -85,6 +92,7 @@ int train(Command command) {
     };
     const auto save = [&] {
         db.flush();
+        if (!trainer.weights_are_finite()) return;  // the last good one stays in use
         trainer.write_checkpoint(run.path(), int(options.keep));
     };
     std::signal(SIGINT, on_signal);
@@ -92,23 +100,17 @@ int train(Command command) {
     std::signal(SIGUSR1, on_request);
 
     int64_t saved = trainer.steps_done(), evaluated = -1;
-    bool was_finite = true;
     while (trainer.steps_done() < last && !caught_signal) {
+        flight.before_step(trainer);
         const StepRow row = trainer.step();
         db.add_step(row, trainer.batch_rows(), trainer.take_observation());
         db.add_events(trainer.events());
         progress.step(row);
         for (const Event& event : trainer.events()) progress.event(event);
-        if (!row.finite && was_finite) {
-            progress.say("step " + std::to_string(row.step) + " is not finite, first at " +
-                         trainer.nonfinite_origin() + (row.applied ? "" : "; the update was not applied"));
-        }
-        if (ring_wanted || (!row.finite && was_finite)) {
-            ring_wanted = 0;
-            db.add_ring(trainer.take_ring());
-        }
-        if (!row.applied && options.on_nonfinite == "stop") break;
-        was_finite = row.finite;
+        if (const std::string kept = flight.after_step(trainer, db, row.step); !kept.empty())
+            progress.say(kept);
+        if (ring_wanted) ring_wanted = 0, db.add_ring(trainer.take_ring());
+        if (!row.finite && options.on_nonfinite == "stop") break;
         const int64_t step = trainer.steps_done();
         if (options.eval_every > 0 && step % options.eval_every == 0 && step < last)
             evaluate(), evaluated = step;
@@ -116,7 +118,7 @@ int train(Command command) {
     }
 
     db.add_ring(trainer.take_ring());
-    const bool complete = trainer.steps_done() == last;
+    const bool complete = trainer.steps_done() == last && trainer.weights_are_finite();
     if (saved < trainer.steps_done()) save();
     if (complete && evaluated != last) evaluate();
     db.flush();
@@ -146,6 +148,14 @@ int run(int argc, char** argv) {
             return Done;
         case Command::Kind::Events:
             list_events(command);
+            return Done;
+        case Command::Kind::Replay:
+            return run_replay(command) ? Done : Differs;
+        case Command::Kind::Locate:
+            run_locate(command);
+            return Done;
+        case Command::Kind::Report:
+            make_report(command.report);
             return Done;
         case Command::Kind::Bench:
             run_bench(command.bench);

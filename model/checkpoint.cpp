@@ -22,8 +22,8 @@ const std::string kWriting = ".writing-";
 const std::string kReplaced = ".replaced-";
 const std::string kRemoving = ".removing-";
 
-fs::path checkpoints_of(const std::string& run) {
-    return fs::path(run) / "checkpoints";
+fs::path checkpoints_of(const std::string& run, const char* folder = "checkpoints") {
+    return fs::path(run) / folder;
 }
 
 std::string directory_name(int64_t step) {
@@ -140,13 +140,13 @@ std::string list(std::vector<int64_t> newest_first) {
 
 void write_checkpoint(const std::string& run, int64_t step, const std::vector<TensorView>& model,
                       const std::vector<TensorView>& state, int keep,
-                      const std::vector<TensorView>& detectors) {
-    const fs::path directory = checkpoints_of(run);
+                      const std::vector<TensorView>& detectors, const char* folder) {
+    const fs::path directory = checkpoints_of(run, folder);
     const std::string name = directory_name(step);
     const fs::path writing = directory / (kWriting + name);
     const std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
     try {
-        if (fs::create_directories(directory)) sync_directory(run);
+        if (fs::create_directories(directory)) sync_directory(directory.parent_path().string());
         remove_leftovers(directory);
         try {
             fs::create_directory(writing);
@@ -191,8 +191,16 @@ std::optional<CheckpointFiles> open_latest_checkpoint(const std::string& run,
                     "; the newest: " + first_error);
 }
 
-CheckpointFiles open_checkpoint(const std::string& run, int64_t step) {
-    const fs::path directory = checkpoints_of(run);
+std::vector<int64_t> checkpoint_steps(const std::string& run, const char* folder) {
+    return steps_in(checkpoints_of(run, folder));
+}
+
+std::string checkpoint_name(int64_t step) {
+    return directory_name(step);
+}
+
+CheckpointFiles open_checkpoint(const std::string& run, int64_t step, const char* folder) {
+    const fs::path directory = checkpoints_of(run, folder);
     const std::vector<int64_t> steps = steps_in(directory);
     if (std::find(steps.begin(), steps.end(), step) == steps.end())
         throw UserError("no checkpoint of step " + std::to_string(step) + " in " + directory.string() +

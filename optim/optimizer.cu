@@ -148,6 +148,12 @@ void Optimizer<T>::launch(Context& context, T* weights, const A* gradients, doub
 }
 
 template <class T>
+void Optimizer<T>::look_at_gradients(Context& context, T* weights, const A* gradients) {
+    point_at(weights, gradients);
+    run(context, squares_, on_.squares);
+}
+
+template <class T>
 StepReport Optimizer<T>::report(Context& context) {
     UpdateScalars<A> now;
     std::vector<double> totals(size_t(squares_kinds * tensors()));

@@ -56,6 +56,8 @@ class Optimizer {
     /// weights and gradients is the device's memory, the same in every step.
     void launch(Context& context, T* weights, const A* gradients, double lr, int64_t step, OnNonfinite policy,
                 const double* loss = nullptr);
+    /// Shows the recorder the gradients alone.
+    void look_at_gradients(Context& context, T* weights, const A* gradients);
     /// Of the last launch. What the recorder wants to know of the tensors goes into its observation.
     StepReport report(Context& context);
     StepReport step(Context& context, T* weights, const A* gradients, double lr, int64_t step,

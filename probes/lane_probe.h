@@ -187,7 +187,9 @@ class LaneProbe {
         const Fault& f = watch_.fault;
         if (!f.hits(channel, row, at.index, N)) return value;
         // One number after the other: an index that is worked out would put them into memory.
-        UNROLL for (int i = 0; i < N; ++i) if (at.index + i == f.column) value.set(i, A(f.value));
+        UNROLL for (int i = 0; i < N; ++i) {
+            if (at.index + i == f.column || f.column == Fault::every) value.set(i, f.change.of(value[i]));
+        }
         return value;
     }
 

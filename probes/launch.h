@@ -38,7 +38,7 @@ void watched(Context& context, int64_t parts, const Site& site, const Look& look
     }
     Watch<Kernel> watch(parts, look);
     run(watch);
-    if (look.tier != Tier::Off) context.recorder->record(site, watch.total());
+    if (look.tier != Tier::Off) context.recorder->record(site, watch.total(), look.rows);
 }
 
 }  // namespace detail

@@ -21,6 +21,7 @@ struct Record {
     const char* kernel;
     const char* channel;
     Statistics statistics;
+    int64_t rows = 0;  // that its kernel counts; 0: not known
 
     const Moments& moments() const { return statistics.moments; }
 };

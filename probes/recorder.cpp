@@ -77,16 +77,18 @@ bool Recorder::sampled(const std::string& site) const {
     return !sampled_.empty() && matches_any(sampled_, site);
 }
 
-void Recorder::record(const Site& at, const char* kernel, const char* channel, Statistics statistics) {
+void Recorder::record(const Site& at, const char* kernel, const char* channel, Statistics statistics,
+                      int64_t rows) {
     const std::string site = at.full_name();
     const Phase phase = at.phase;
     const std::string key = site + '/' + phase_name(phase) + '/' + kernel + '/' + channel;
     const auto [place, is_new] = record_index_.try_emplace(key, seen_.records.size());
     if (statistics.moments.nonfinite() > 0 && first_nonfinite_ < 0) first_nonfinite_ = int64_t(place->second);
     if (is_new) {
-        seen_.records.push_back({site, at.layer, phase, kernel, channel, std::move(statistics)});
+        seen_.records.push_back({site, at.layer, phase, kernel, channel, std::move(statistics), rows});
     } else {
         seen_.records[place->second].statistics.merge(statistics);
+        seen_.records[place->second].rows += rows;
     }
 }
 

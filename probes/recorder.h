@@ -56,13 +56,14 @@ class ProbePlan {
     std::vector<Rule> rules_;
 };
 
-/// A value to be put in the place of one that a kernel computes, to see what becomes of it.
+/// A change of what a kernel computes, to see what becomes of it.
 struct Injection {
     std::string site;
     Phase phase;
     std::string kernel, channel;
-    int64_t row, column;
-    double value;
+    int64_t row, column;  // or Fault::every
+    Change change;
+    int64_t micro = 0;  // the micro-batch of the step
 };
 
 /// Records that are still on their way from a device.
@@ -86,7 +87,15 @@ class Recorder {
     /// micro-batch [B]; null: they are not wanted.
     void measure_examples(double* squares) { example_squares_ = squares; }
     double* example_squares() const { return example_squares_; }
-    void inject(Injection injection) { injection_ = std::move(injection); }
+    /// Changes what is computed while the recorder is in use, whether it looks or not. The first that
+    /// concerns a launch counts.
+    void inject(std::vector<Injection> injections) { injections_ = std::move(injections); }
+    void inject(Injection injection) { injections_ = {std::move(injection)}; }
+    bool injects() const { return !injections_.empty(); }
+    /// Launches from here on are those of micro-batch number `micro`.
+    void begin_micro(int64_t micro) { micro_ = micro; }
+    /// All rows are kept, as `sampled` sites' rows are, whatever the phase: to find a value among them.
+    void keep_rows() { every_row_ = true; }
 
     Tier tier(const Site& site) const { return tier_of(site.full_name()); }
     /// How to look at a launch; tier off and no fault: not at all. `rows`, `columns`: of what channel 0
@@ -94,10 +103,12 @@ class Recorder {
     template <class Kernel>
     Look look(const Site& site, int64_t rows, int64_t columns) const;
     /// What a launch of a kernel showed.
+    /// `rows`: that it worked on, or those of the matrix that its first channel is.
     template <class Kernel>
-    void record(const Site& site, Seen<Kernel> seen);
+    void record(const Site& site, Seen<Kernel> seen, int64_t rows = 0);
     /// What one channel of it showed.
-    void record(const Site& site, const char* kernel, const char* channel, Statistics statistics);
+    void record(const Site& site, const char* kernel, const char* channel, Statistics statistics,
+                int64_t rows = 0);
 
     /// An identity that no single kernel can check.
     void record(const Site& site, const char* kernel, const char* identity, const ResidualTally& residuals);
@@ -157,7 +168,9 @@ class Recorder {
     ProbePlan plan_;
     std::string sampled_;
     Tier most_ = Tier::Full;
-    std::optional<Injection> injection_;
+    std::vector<Injection> injections_;
+    int64_t micro_ = 0;
+    bool every_row_ = false;
     double* example_squares_ = nullptr;
     Observation seen_;
     std::vector<Tallies> tallies_;
@@ -172,21 +185,23 @@ Look Recorder::look(const Site& site, int64_t rows, int64_t columns) const {
     const std::string name = site.full_name();
     Look a{.tier = tier_of(name), .fault = {}, .rows = rows, .columns = columns};
     constexpr int64_t most_sampled = 128;
-    if (a.tier == Tier::Full && site.phase == Phase::Forward && columns > 0 && sampled(name)) {
-        a.row_step = rows > most_sampled ? (rows + most_sampled - 1) / most_sampled : 1;
+    if (a.tier == Tier::Full && (site.phase == Phase::Forward || every_row_) && columns > 0 &&
+        sampled(name)) {
+        a.row_step = rows > most_sampled && !every_row_ ? (rows + most_sampled - 1) / most_sampled : 1;
     }
-    if (injection_ && injection_->site == name && injection_->phase == site.phase &&
-        injection_->kernel == Kernel::name) {
-        for (int c = 0; c < Channels<Kernel>::count; ++c) {
-            if (injection_->channel != Kernel::channels[c]) continue;
-            a.fault = {c, injection_->row - site.first_row, injection_->column, injection_->value};
+    for (const Injection& i : injections_) {
+        if (i.site != name || i.phase != site.phase || i.kernel != Kernel::name || i.micro != micro_)
+            continue;
+        for (int c = 0; c < Channels<Kernel>::count && a.fault.channel < 0; ++c) {
+            if (i.channel != Kernel::channels[c]) continue;
+            a.fault = {c, i.row == Fault::every ? i.row : i.row - site.first_row, i.column, i.change};
         }
     }
     return a;
 }
 
 template <class Kernel>
-void Recorder::record(const Site& site, Seen<Kernel> seen) {
+void Recorder::record(const Site& site, Seen<Kernel> seen, int64_t rows) {
     using C = Channels<Kernel>;
     const std::string name = site.full_name();
     seen.begins_with_row(site.first_row);
@@ -196,7 +211,7 @@ void Recorder::record(const Site& site, Seen<Kernel> seen) {
         // A channel that saw nothing is one that this launch does not have.
         if (m.count + m.nonfinite() == 0) continue;
         if (c == 0) values = m.count + m.nonfinite();
-        record(site, Kernel::name, Kernel::channels[c], std::move(seen.channels[c]));
+        record(site, Kernel::name, Kernel::channels[c], std::move(seen.channels[c]), rows);
     }
     if (C::sums == 0 && C::identities == 0 && !C::heads && !seen.pair.any) return;
     Tallies& t = tallies(name, site.layer, site.phase, Kernel::name);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include "kernels/error.h"
@@ -12,7 +13,7 @@ namespace wobble {
 namespace {
 
 // Raised whenever a reader of the older form would go wrong.
-constexpr int64_t run_db_version = 3;
+constexpr int64_t run_db_version = 4;
 
 /// The SQL with an expression in place of each real(x): the number whose float32 has the bits x. Sign and
 /// exponent say what the last bit of the significand is worth, the significand, with its hidden bit, how
@@ -74,8 +75,9 @@ void RunDb::create_tables() {
     if (found > run_db_version)
         throw UserError(cannot + "version " + std::to_string(found) + expected +
                         "use the newer program that wrote it");
-    if (found == 2) {  // had no events yet, and is as it is now otherwise
-        sqlite_.execute(events_table);
+    if (found == 2 || found == 3) {  // had less, and is as it is now otherwise
+        if (found == 2) sqlite_.execute(events_table);
+        sqlite_.execute(replay_tables);
         sqlite_.execute("PRAGMA user_version = " + std::to_string(run_db_version));
     } else if (found != 0 && found < run_db_version)
         throw UserError(cannot + "the run of an older program, version " + std::to_string(found) + expected +
@@ -87,6 +89,7 @@ void RunDb::create_tables() {
                             "move it away or choose another run directory");
         sqlite_.execute(with_reals_unpacked(run_db_tables));
         sqlite_.execute(events_table);
+        sqlite_.execute(replay_tables);
         sqlite_.execute(run_db_row_counts);
         sqlite_.execute("PRAGMA user_version = " + std::to_string(run_db_version));
     }
@@ -167,6 +170,8 @@ void RunDb::add_step(const StepRow& s, const std::vector<BatchRow>& batches) {
                         std::isfinite(s.weight_norm);
     insert(step_, "INSERT INTO steps", s.step, s.tokens, s.loss, s.lr, s.grad_norm, s.clip, s.update_norm,
            s.weight_norm, s.seconds, s.tokens_per_second, s.applied, finite);
+    if (s.weights_hash != 0 || s.batch_hash != 0)
+        insert(hash_, "REPLACE INTO hashes", s.step, int64_t(s.weights_hash), int64_t(s.batch_hash));
     for (const BatchRow& b : batches)
         insert(batch_, "INSERT INTO batches", s.step, b.micro, b.row, b.source, b.document, b.offset);
     // Counted from the last commit, not from the first row since, so that a slow step does not wait for the
@@ -263,6 +268,22 @@ void RunDb::add_events(const std::vector<Event>& events) {
             "INSERT INTO events (step, detector, version, severity, site, expected, seen, summary, detail)",
             e.step, e.detector, e.version, severity_name(e.severity), e.site, e.expected, e.seen, e.summary,
             e.detail);
+}
+
+void RunDb::add_tokens(int64_t step, const std::vector<TokensRow>& rows) {
+    begin();
+    for (const TokensRow& r : rows)
+        insert(tokens_, "REPLACE INTO tokens", step, r.micro, r.row, std::span<const int32_t>(r.inputs),
+               std::span<const int32_t>(r.targets));
+}
+
+void RunDb::set_config(int64_t step, const std::string& toml, uint64_t weights_hash) {
+    begin();
+    Statement config = sqlite_.prepare("REPLACE INTO configs VALUES (?, ?)");
+    sqlite_.run(config, step, toml);
+    Statement hash = sqlite_.prepare("REPLACE INTO hashes VALUES (?, ?, NULL)");
+    if (step == 0) sqlite_.run(hash, step, int64_t(weights_hash));
+    commit();
 }
 
 void RunDb::add_eval(const EvalRow& e) {

@@ -34,6 +34,8 @@ struct StepRow {
     int64_t step, tokens;
     double loss, lr, grad_norm, clip, update_norm, weight_norm, seconds, tokens_per_second;
     bool applied, finite;
+    // Fingerprints of all weights after the step, and of the tokens that it read; 0: not taken.
+    uint64_t weights_hash = 0, batch_hash = 0;
 };
 
 /// Where one sequence of a step's batch came from: micro-batch, row in it, number of the data source,
@@ -42,6 +44,12 @@ struct BatchRow {
     int64_t micro, row;
     int source;
     int64_t document, offset;
+};
+
+/// The tokens of one sequence of a step's batch [T], and the targets, -1 where there is none.
+struct TokensRow {
+    int64_t micro, row;
+    std::vector<int32_t> inputs, targets;
 };
 
 /// The mean loss (nats per token) over `tokens` held-out tokens of the set `name`, after `step` steps.
@@ -81,8 +89,12 @@ class RunDb {
     /// next step, or by commit().
     void add_ring(const RingDump&);
 
-    /// Replaces an evaluation of the same step and name, and commits.
     void add_events(const std::vector<Event>&);
+    /// Replaces those of the same step.
+    void add_tokens(int64_t step, const std::vector<TokensRow>&);
+    /// The configuration of the steps after `step`, and the hash of the weights that they begin with.
+    void set_config(int64_t step, const std::string& toml, uint64_t weights_hash);
+    /// Replaces an evaluation of the same step and name, and commits.
     void add_eval(const EvalRow&);
 
     void commit();
@@ -105,7 +117,7 @@ class RunDb {
 
     Sqlite sqlite_;
     Statement step_, batch_, stats_, ring_, histogram_, channel_, head_, residual_, stream_, tensor_,
-        embedding_, loss_, token_, example_, measure_, event_;
+        embedding_, loss_, token_, example_, measure_, event_, hash_, tokens_;
     SiteMap sites_;
     bool open_ = false;  // a transaction was begun, and not ended by commit()
     std::chrono::steady_clock::time_point committed_;

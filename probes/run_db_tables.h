@@ -237,6 +237,28 @@ CREATE TABLE events (
 CREATE INDEX events_by_step ON events (step);
 )";
 
+// What a replay goes by.
+constexpr const char* replay_tables = R"(
+CREATE TABLE hashes (
+    step INTEGER PRIMARY KEY,  -- 0: before the first
+    weights INTEGER,           -- 64 bits, of all weights after the step
+    batch INTEGER              -- and of the tokens that it read; NULL at step 0
+);
+CREATE TABLE configs (
+    step INTEGER PRIMARY KEY,  -- the steps after this one had this configuration
+    config TEXT                -- TOML
+);
+CREATE TABLE tokens (
+    -- Of the batches around an alarm; table batches says where they come from.
+    step INTEGER,
+    micro INTEGER,             -- micro-batch of the step
+    row INTEGER,               -- sequence of the micro-batch
+    inputs BLOB,               -- int32, little-endian, one a token
+    targets BLOB,              -- -1 where there is none
+    PRIMARY KEY (step, micro, row)
+) WITHOUT ROWID;
+)";
+
 // What ANALYZE would find: about so many rows of a step share the first column of the key. With it SQLite
 // looks a site up at each step where a query asks for a site alone, in place of reading all rows.
 constexpr const char* run_db_row_counts = R"(

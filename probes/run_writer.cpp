@@ -166,6 +166,12 @@ void RunWriter::add_ring(RingDump ring) {
               bytes);
 }
 
+void RunWriter::add_tokens(int64_t step, std::vector<TokensRow> rows) {
+    size_t bytes = bytes_of(rows);
+    for (const TokensRow& r : rows) bytes += (r.inputs.size() + r.targets.size()) * sizeof(int32_t);
+    hand_over([step, rows = std::move(rows)](RunDb& db) { db.add_tokens(step, rows); }, bytes);
+}
+
 void RunWriter::flush() {
     run_and_wait([](RunDb& db) { db.commit(); });
 }
@@ -182,6 +188,10 @@ std::optional<std::string> RunWriter::get(const std::string& key) {
 
 void RunWriter::forget_after(int64_t step) {
     run_and_wait([&](RunDb& db) { db.forget_after(step); });
+}
+
+void RunWriter::set_config(int64_t step, const std::string& toml, uint64_t weights_hash) {
+    run_and_wait([&](RunDb& db) { db.set_config(step, toml, weights_hash); });
 }
 
 }  // namespace wobble

@@ -42,6 +42,7 @@ class RunWriter {
     void add_events(std::vector<Event>);
     void add_eval(EvalRow);
     void add_ring(RingDump);
+    void add_tokens(int64_t step, std::vector<TokensRow>);
 
     /// Returns once everything handed over is committed.
     void flush();
@@ -50,6 +51,7 @@ class RunWriter {
     void set(const std::string& key, const std::string& value);
     std::optional<std::string> get(const std::string& key);
     void forget_after(int64_t step);
+    void set_config(int64_t step, const std::string& toml, uint64_t weights_hash);
 
   private:
     using Clock = std::chrono::steady_clock;

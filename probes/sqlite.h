@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -105,6 +106,10 @@ class Sqlite {
     }
     static int bind_one(sqlite3_stmt* s, int index, const char* value) {
         return bind_one(s, index, std::string_view(value));
+    }
+    static int bind_one(sqlite3_stmt* s, int index, std::span<const int32_t> numbers) {
+        return sqlite3_bind_blob64(s, index, numbers.empty() ? "" : static_cast<const void*>(numbers.data()),
+                                   numbers.size_bytes(), SQLITE_TRANSIENT);
     }
     static int bind_one(sqlite3_stmt* s, int index, std::optional<int64_t> value) {
         return value ? bind_one(s, index, *value) : sqlite3_bind_null(s, index);

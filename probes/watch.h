@@ -17,15 +17,43 @@ namespace wobble {
 
 enum class Tier { Off, Moments, Full };
 
-/// A value to be put in the place of one that passes through a channel of the kernel: a test of what becomes
-/// of it.
+/// What becomes of a value: another one takes its place, it is multiplied, or one of its bits is flipped.
+struct Change {
+    enum Kind { Replace, Scale, Flip } kind = Replace;
+    double by = 0;  // the other value, the factor, or the number of the bit of a float32, 31 being its sign
+
+    Change() = default;
+    HD Change(double value) : by(value) {}
+    HD Change(Kind what, double value) : kind(what), by(value) {}
+
+    template <class A>
+    HD A of(A x) const {
+        if (kind == Replace) return A(by);
+        if (kind == Scale) return x * A(by);
+        const float before = float(x);
+        uint32_t bits;
+        memcpy(&bits, &before, sizeof bits);
+        bits ^= 1u << int(by);
+        float after;
+        memcpy(&after, &bits, sizeof after);
+        return A(after);
+    }
+};
+
+/// A change of what passes through a channel of the kernel: a test of what becomes of it.
 struct Fault {
+    static constexpr int64_t every = INT64_MIN;  // row, or column
+
     int channel = -1;  // none
     int64_t row = 0, column = 0;
-    double value = 0;
+    Change change;
 
-    HD bool hits(int of, int64_t its_row, int64_t first, int width) const {
-        return of == channel && its_row == row && first <= column && column < first + width;
+    HD bool hits_row(int of, int64_t its_row) const {
+        return of == channel && (its_row == row || row == every);
+    }
+    HD bool hits(int of, int64_t its_row, int64_t first, int64_t width) const {
+        return hits_row(of, its_row) &&
+               ((first <= column && column < first + width) || (column == every && width > 0));
     }
 };
 
@@ -253,15 +281,20 @@ class BlockProbe {
     template <int N>
     __attribute__((noinline)) Pack<A, N> broken(int channel, int64_t row, At<N> at, Pack<A, N> value) const {
         const Fault& f = look_.fault;
-        if (f.hits(channel, row, at.index, N)) value.set(int(f.column - at.index), A(f.value));
+        for (int i = 0; i < N; ++i)
+            if (f.hits(channel, row, at.index + i, 1)) value.set(i, f.change.of(value[i]));
         return value;
     }
     template <class S>
     __attribute__((noinline)) void break_one(int channel, int64_t row, int64_t column, S* p, int64_t columns,
                                              int64_t rows, int64_t stride) const {
         const Fault& f = look_.fault;
-        if (f.row < row || f.row >= row + rows || !f.hits(channel, f.row, column, int(columns))) return;
-        p[(f.row - row) * stride + f.column - column] = S(A(f.value));
+        for (int64_t r = 0; r < rows; ++r) {
+            if (!f.hits(channel, row + r, column, columns)) continue;
+            const bool all = f.column == Fault::every;
+            for (int64_t c = all ? 0 : f.column - column, end = all ? columns : c + 1; c < end; ++c)
+                p[r * stride + c] = S(f.change.of(A(p[r * stride + c])));
+        }
     }
 
     __attribute__((noinline)) void flush(int channel) {

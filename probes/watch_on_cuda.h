@@ -166,7 +166,7 @@ void watch_on_cuda(Context& context, int64_t rows, const Kernel& kernel, const S
     std::function<void(const char*)> read;
     if (look.tier != Tier::Off) {
         read = [layout, look, site, recorder = context.recorder](const char* results) {
-            recorder->record(site, layout.read(results, look));
+            recorder->record(site, layout.read(results, look), look.rows);
         };
     }
     char* const results = records.results(layout.bytes, std::move(read));

@@ -7,6 +7,7 @@
 #include "kernels/error.h"
 #include "model/presets.h"
 #include "run/config_file.h"
+#include "run/nearest.h"
 #include "run/option_table.h"
 
 namespace wobble {
@@ -44,32 +45,6 @@ struct AddFlags {
         app.add_option("--" + std::string(name), value, help)->group(title)->take_all();
     }
 };
-
-/// Letters to insert, remove or change to turn a into b.
-size_t edit_distance(const std::string& a, const std::string& b) {
-    std::vector<size_t> row(b.size() + 1);
-    for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= a.size(); ++i) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b.size(); ++j) {
-            const size_t above = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-            diagonal = above;
-        }
-    }
-    return row[b.size()];
-}
-
-std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
-    std::string best;
-    size_t least = 1 + word.size() / 3;
-    for (const std::string& candidate : candidates) {
-        const size_t distance = edit_distance(word, candidate);
-        if (distance < least) least = distance, best = candidate;
-    }
-    return best;
-}
 
 /// CLI11's complaint as one line with a remedy.
 [[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error,
@@ -192,6 +167,7 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments, C
     flags.add(second, options);
     if (second.get_option("--val")->count() == 0 && first.get_option("--val")->count() > 0)
         options.val.clear();
+    if (first.get_option("--inject")->count() > 0) options.inject.clear();
     parse(second);
     if (flags.seed >= 0) options.init_seed = options.data_seed = uint64_t(flags.seed);
     if (!flags.resume.empty()) {
@@ -208,6 +184,8 @@ Command parse_train(CLI::App& root, const std::vector<std::string>& arguments, C
         options.run = flags.resume;
         // --stop-after is a wish for one sitting, not part of the plan.
         if (first.get_option("--stop-after")->count() == 0) options.stop_after = 0;
+        // A fault that was ordered has been seen.
+        if (first.get_option("--inject")->count() == 0) options.inject.clear();
     }
     check(options);
     if (coordcheck) check(command.coordcheck, options);
@@ -224,7 +202,8 @@ Command parse_command(int argc, const char* const* argv) {
     CLI::App app(
         "wobble: a GPT trainer that you can see inside.\n"
         "Usage: ./train [train] [flags] | ./train params [flags] | ./train sample RUN | ./train eval RUN | "
-        "./train events RUN | ./train coordcheck [flags] | ./train bench | ./train steps [flags]\n",
+        "./train events RUN | ./train replay RUN --step N | ./train locate RUN --event N | ./train "
+        "report RUN... | ./train coordcheck [flags] | ./train bench | ./train steps [flags]\n",
         "./train");
     app.set_version_flag("--version", std::string(""));
     Options unused;
@@ -259,6 +238,33 @@ Command parse_command(int argc, const char* const* argv) {
     events.add_option("--definition", command.definition,
                       "Of a spike: olmo2, olmo-core, olmo-core-skip, llm.c, zclip, spam, megatron or all");
     events.add_flag("--json", command.json, "Write JSON");
+    CLI::App replay("Repeat steps of a run bit for bit, with probes, and hold them against its hashes.",
+                    "./train replay");
+    replay.add_option("RUN", command.run, "Directory of the run")->required();
+    replay.add_option("--step", command.replay.step, "The first step to look at")->required();
+    replay.add_option("--until", command.replay.until, "The last one; 0: the first alone");
+    replay.add_option("--probes", command.replay.probes, "off, moments or full, for all sites or by pattern")
+        ->capture_default_str();
+    replay.add_option("--out", command.replay.out, "Directory for what is seen; default: RUN/replays/step-N");
+    replay.add_option("--device", command.replay.device, "auto, cpu or cuda; default: that of the run");
+    CLI::App locate(
+        "Where an event began: the first kernel whose output is out of bounds while its inputs are not.",
+        "./train locate");
+    locate.add_option("RUN", command.run, "Directory of the run")->required();
+    locate.add_option("--event", command.event, "Its number, as ./train events lists it")->required();
+    for (CLI::App* sub : {&replay, &locate}) {
+        sub->add_option("--threads", command.options.threads, "CPU threads; 0: one per physical core")
+            ->capture_default_str();
+        sub->add_flag("--json", command.json, "Write JSON");
+    }
+    CLI::App report("What happened in runs: one HTML file that opens anywhere.", "./train report");
+    report.add_option("RUN", command.report.runs, "Directories of one or more runs");
+    report.add_option("-o,--output", command.report.output, "The file to write")->capture_default_str();
+    report.add_flag("--live", command.report.live,
+                    "Serve the report on this machine, renewed while runs go on, in place of writing it");
+    report.add_option("--port", command.report.port, "Of --live; 0: 8080, or the next that is free")
+        ->check(CLI::Range(0, 65535))
+        ->capture_default_str();
     CLI::App bench("Time kernels and whole steps, bare and watched.", "./train bench");
     bench.add_option("--json", command.bench.json, "File for every number");
     bench.add_option("--kernels", command.bench.kernels,
@@ -287,6 +293,9 @@ Command parse_command(int argc, const char* const* argv) {
     CLI::App* sub = word == "sample"   ? &sample
                     : word == "eval"   ? &evaluate
                     : word == "events" ? &events
+                    : word == "replay" ? &replay
+                    : word == "locate" ? &locate
+                    : word == "report" ? &report
                     : word == "bench"  ? &bench
                                        : nullptr;
     const bool params = word == "params", checks = word == "coordcheck", steps = word == "steps";
@@ -294,7 +303,8 @@ Command parse_command(int argc, const char* const* argv) {
     else if (!word.empty() && word[0] != '-') {
         throw UserError(
             "'" + word +
-            "' is not a command; expected train, params, sample, eval, events, coordcheck, bench or steps; "
+            "' is not a command; expected train, params, sample, eval, events, replay, locate, report, "
+            "coordcheck, bench or steps; "
             "--help lists the flags");
     }
     if (wants_help) {
@@ -313,6 +323,9 @@ Command parse_command(int argc, const char* const* argv) {
     command.kind = sub == &sample     ? Command::Kind::Sample
                    : sub == &evaluate ? Command::Kind::Eval
                    : sub == &events   ? Command::Kind::Events
+                   : sub == &replay   ? Command::Kind::Replay
+                   : sub == &locate   ? Command::Kind::Locate
+                   : sub == &report   ? Command::Kind::Report
                                       : Command::Kind::Bench;
     try {
         sub->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

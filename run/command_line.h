@@ -2,10 +2,17 @@
 #pragma once
 
 #include "bench/bench.h"
+#include "report/report.h"
 #include "run/coordcheck.h"
 #include "run/options.h"
 
 namespace wobble {
+
+/// Which steps of a run to repeat, and how closely to look.
+struct ReplayOptions {
+    int64_t step = 0, until = 0;  // until 0: the step alone
+    std::string probes = "full", out, device;
+};
 
 /// What was asked for on the command line.
 struct Command {
@@ -16,6 +23,9 @@ struct Command {
         Sample,
         Eval,
         Events,
+        Replay,
+        Locate,
+        Report,
         Bench,
         CoordCheck,
         Steps,
@@ -37,6 +47,9 @@ struct Command {
     uint64_t seed = 1;
     bool json = false;
     std::string definition;  // events: of a spike; empty: list those of the run's own detectors
+    ReplayOptions replay;
+    int64_t event = 0;  // locate
+    ReportOptions report;
     BenchOptions bench;
     CoordCheckOptions coordcheck;
 };

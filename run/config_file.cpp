@@ -194,16 +194,21 @@ std::string to_toml(const Options& options) {
 
 Options read_config(const std::string& path) {
     std::ifstream in(path);
-    std::string text;
-    if (!in || !std::getline(in, text)) {
+    std::ostringstream text;
+    if (!in || !(text << in.rdbuf())) {
         throw UserError("cannot read " + path +
                         "; expected a config.toml that a run has written; check the path");
     }
+    return parse_config(text.str(), path);
+}
+
+Options parse_config(const std::string& all, const std::string& name) {
+    std::istringstream in(all);
     Options options;
     std::map<std::string, int> seen;
-    int number = 1;
-    do {
-        Line line(text, path + ", line " + std::to_string(number));
+    std::string text;
+    for (int number = 1; std::getline(in, text); ++number) {
+        Line line(text, name + ", line " + std::to_string(number));
         if (line.at_end()) continue;
         const std::string key = line.word();
         if (!line.take('=')) line.refuse("KEY = VALUE");
@@ -212,7 +217,7 @@ Options read_config(const std::string& path) {
         if (!read.found) line.refuse("a key that ./train --help lists");
         if (!line.at_end()) line.refuse("nothing more after the value");
         if (seen[key]++) line.refuse("each key once");
-    } while (++number, std::getline(in, text));
+    }
     return options;
 }
 

@@ -15,6 +15,8 @@ std::string to_toml(const Options& options);
 /// writes and what a person would write by hand: comments, strings, numbers, booleans, arrays of strings on
 /// one line. UserError with the line's number for anything else.
 Options read_config(const std::string& path);
+/// The same from text. `name`: what messages call it.
+Options parse_config(const std::string& text, const std::string& name);
 
 /// One value as TOML.
 std::string toml_value(const std::string& v);

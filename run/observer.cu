@@ -49,15 +49,17 @@ std::vector<int> Observer::decile_of_token() const {
     return deciles;
 }
 
-void Observer::begin(Context& context, int64_t steps_done) {
-    const bool due = steps_done % options_.probe_every == 0;
+void Observer::begin(Context& context, int64_t steps_done, std::vector<Injection> faults) {
+    const bool wanted = steps_done + 1 >= first_;
+    const bool due = wanted && steps_done % options_.probe_every == 0;
     const bool wants = plan_.looks() || options_.noise_scale || options_.example_norms;
     records_ = due && wants;
-    const bool rings = plan_.looks() && options_.ring > 0;
+    const bool rings = wanted && plan_.looks() && options_.ring > 0;
     recorder_.clear();
     recorder_.limit(records_ ? Tier::Full : Tier::Moments);
+    recorder_.inject(std::move(faults));
     tier_ = records_ ? Tier::Full : rings ? Tier::Moments : Tier::Off;
-    context.recorder = tier_ != Tier::Off ? &recorder_ : nullptr;
+    context.recorder = tier_ != Tier::Off || recorder_.injects() ? &recorder_ : nullptr;
     recorder_.measure_examples(records_ && options_.example_norms ? example_squares_ : nullptr);
     if (!records_) return;
     clear(memory_.device(), example_squares_, options_.accum * options_.batch);
@@ -161,7 +163,7 @@ void Observer::add_examples(Observation& seen, const Batch& batch, bool finite) 
 
 Observation Observer::end(Context& context, int64_t step, const Batch& batch, double grad_norm, bool finite) {
     context.recorder = nullptr;
-    if (options_.ring > 0 && plan_.looks()) ring_.push(step, recorder_.records());
+    if (options_.ring > 0 && plan_.looks() && step >= first_) ring_.push(step, recorder_.records());
     if (!records_) return {};
     Observation seen = recorder_.take();
     if (losses_) add_losses(seen, batch);

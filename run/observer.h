@@ -25,7 +25,10 @@ class Observer {
 
     /// Before the step that follows `steps_done`: gives the context a recorder where somebody wants to see
     /// it.
-    void begin(Context& context, int64_t steps_done);
+    /// `faults` are done to the step.
+    void begin(Context& context, int64_t steps_done, std::vector<Injection> faults = {});
+    /// Steps before this one are not looked at.
+    void begin_at(int64_t step) { first_ = step; }
     /// Whether the step is one that goes into run.db, with everything that was asked for.
     bool records() const { return records_; }
     /// How closely the step is looked at.
@@ -65,6 +68,7 @@ class Observer {
     Recorder recorder_;
     Ring ring_;
     std::unique_ptr<TokenFrequency> frequency_;
+    int64_t first_ = 0;
     bool records_ = false;
     Tier tier_ = Tier::Off;
 

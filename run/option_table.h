@@ -100,6 +100,17 @@ void for_each_option(O& o, Visit&& visit) {
           "Steps between measurements of the critical sharpness, some 6 forward passes each; 0: none");
     visit("hessian-every", o.hessian_every, Free,
           "Steps between measurements of the Hessian's largest eigenvalues, up to 120 passes each; 0: none");
+    visit("snapshot-every", o.snapshot_every, Free,
+          "Steps between snapshots of weights and moments, which an alarm keeps in RUN/snapshots for replay; "
+          "0: "
+          "none");
+    visit("snapshots", o.snapshots, Free,
+          "The newest snapshots held; each takes three times the weights; 0: none");
+    visit("snapshot-to", o.snapshot_to, Free,
+          "memory, or disk: slower, but still there for replay when the process was killed");
+    visit("inject", o.inject, Free,
+          "A fault, to try alarms on: 'nan@step=50,site=h.2.mlp.fc,row=3'; or inf, bitflip, scale=X; with "
+          "phase=forward, backward or update; several may be given");
 
     visit.group("Machine");
     visit("recompute", o.model.recompute, Free,

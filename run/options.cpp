@@ -3,6 +3,7 @@
 #include "kernels/error.h"
 #include "probes/recorder.h"
 #include "run/config_file.h"
+#include "run/injection.h"
 #include "run/option_table.h"
 
 namespace wobble {
@@ -42,6 +43,14 @@ void check(const Options& o) {
     at_least(o.threads, 0, "--threads"), at_least(o.probe_every, 1, "--probe-every");
     at_least(o.ring, 0, "--ring"), at_least(o.sharpness_every, 0, "--sharpness-every");
     at_least(o.hessian_every, 0, "--hessian-every");
+    at_least(o.snapshot_every, 0, "--snapshot-every"), at_least(o.snapshots, 0, "--snapshots");
+    refuse_if(o.snapshot_to != "memory" && o.snapshot_to != "disk",
+              "--snapshot-to " + o.snapshot_to + " is unknown; expected memory or disk");
+    for (const std::string& fault : o.inject) {
+        const int64_t micro = parse_injection(fault).injection.micro;
+        refuse_if(micro >= o.accum, "--inject '" + fault + "': a step has " + std::to_string(o.accum) +
+                                        " micro-batches; expected micro below that");
+    }
     ProbePlan{o.probes};
     within(o.lr, 0, 1e6, "--lr"), within(o.final_lr, 0, 1.0001, "--final-lr"),
         within(holdout_share(o), 0, 1, "--holdout");

@@ -41,6 +41,9 @@ struct Options {
     std::string spectra;
     bool distance_from_init = false, noise_scale = false, example_norms = false;
     int64_t sharpness_every = 0, hessian_every = 0;
+    int64_t snapshot_every = 100, snapshots = 2;
+    std::string snapshot_to = "memory";
+    std::vector<std::string> inject;
     std::string device = "auto", matmul_precision = "fp32";
     bool cuda_graph = false;
     int64_t threads = 0;

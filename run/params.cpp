@@ -111,6 +111,10 @@ void print_plan(const Options& options) {
         if (section.bytes > 0) line(section.name, section.bytes);
     }
     line("in all", all);
+    if (options.snapshot_every == 0 || options.snapshots == 0 || options.snapshot_to != "memory") return;
+    const double snapshot = 3.0 * double(table.buffer_size) * sizeof(float);
+    std::printf("%-22s %12.1f MB in the host's memory, for replay; --snapshots says how many\n",
+                "and snapshots", double(options.snapshots) * snapshot * 1e-6);
 }
 
 }  // namespace wobble

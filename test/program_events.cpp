@@ -74,8 +74,20 @@ TEST_F(Events, OfBadInitialWeights) {
     EXPECT_GT(first("stream", "severity <> 'note' and detector = 'residual growth'"), 0);
 }
 
+/// Of another kind than words: lines of sums, right ones.
+std::string sums(size_t bytes) {
+    std::mt19937_64 generator(6);
+    std::string text;
+    while (text.size() < bytes) {
+        const int a = int(generator() % 100), b = int(generator() % 100);
+        text += std::to_string(a) + "+" + std::to_string(b) + "=" + std::to_string(a + b) + "\n";
+    }
+    return text;
+}
+
 TEST_F(Events, AreNoWarningsInHealthyRuns) {
     write("text", words(60000));
+    write("sums", sums(60000));
     const std::string runs[] = {
         "--data 'synthetic:markov?order=1&vocab=64&seed=1' --channels 64 --context 32 --batch 8 --steps 600",
         "--data 'synthetic:markov?order=2&vocab=16&seed=2' --channels 48 --context 32 --batch 8 --steps 400 "
@@ -87,6 +99,20 @@ TEST_F(Events, AreNoWarningsInHealthyRuns) {
         "--data text:text --channels 64 --context 64 --batch 4 --steps 300 --precision bf16-stochastic "
         "--qk-norm "
         "rmsnorm --z-loss 1e-4 --activation silu --norm rmsnorm",
+        "--data text:sums --channels 64 --context 32 --batch 8 --steps 400 --lr 5e-4 --schedule wsd "
+        "--cooldown 100",
+        "--data text:sums --channels 32 --context 48 --batch 4 --steps 1000 --beta1 0.8 --beta2 0.99 "
+        "--epsilon 1e-6",
+        "--data text:sums --channels 64 --context 32 --batch 8 --steps 300 --precision bf16 --weight-decay 0 "
+        "--norm-placement peri",
+        "--data '0.5*text:text+0.5*text:sums' --channels 64 --context 32 --batch 8 --steps 400 --gated "
+        "--position rotary",
+        "--data 'synthetic:markov?order=1&vocab=256&seed=5' --channels 64 --context 32 --batch 8 --steps 300 "
+        "--beta2 0.999 "
+        "--schedule linear --parametrization mup",
+        "--data 'synthetic:markov?order=1&vocab=64&seed=7' --layers 6 --channels 32 --context 16 --batch 16 "
+        "--steps 300 "
+        "--schedule inverse_sqrt --accum 2 --clip 0.5",
     };
     for (const std::string& run : runs) {
         const Outcome o = train(

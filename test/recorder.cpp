@@ -192,7 +192,7 @@ TEST(Recorder, OrdersAFaultOfTheOneChannelThatWasNamed) {
     EXPECT_EQ(fault.channel, 1);
     EXPECT_EQ(fault.row, 5);
     EXPECT_EQ(fault.column, 7);
-    EXPECT_EQ(fault.value, 1.5);
+    EXPECT_EQ(fault.change.of(2.0f), 1.5f);
     EXPECT_EQ(channel({"mlp.fc", 1, Phase::Backward}), -1);
     EXPECT_EQ(channel({"mlp.fc", 2}), -1);
     EXPECT_EQ(channel(site.of(".weight")), -1);

@@ -223,11 +223,11 @@ TEST_F(RunDbTest, WhatIsNotTheDatabaseOfARunIsRefused) {
     EXPECT_NE(open_error().find("database of another program"), std::string::npos) << open_error();
     sqlite3_exec(other, "PRAGMA user_version = 1000000", nullptr, nullptr, nullptr);
     EXPECT_EQ(open_error(), "cannot use " + path_ +
-                                ": found version 1000000; expected version 3; use the newer program that "
+                                ": found version 1000000; expected version 4; use the newer program that "
                                 "wrote it");
     sqlite3_exec(other, "PRAGMA user_version = 1", nullptr, nullptr, nullptr);
     EXPECT_EQ(open_error(), "cannot use " + path_ +
-                                ": found the run of an older program, version 1; expected version 3; start a "
+                                ": found the run of an older program, version 1; expected version 4; start a "
                                 "new run");
     EXPECT_EQ(Reader(path_)("SELECT name FROM sqlite_schema"), "steps") << "nothing is changed";
     sqlite3_close(other);
@@ -252,7 +252,10 @@ TEST_F(RunDbTest, ARunFromBeforeThereWereEventsGoesOn) {
     RunDb(path_).add_step(step_row(1), {});
     sqlite3* older = nullptr;
     sqlite3_open(path_.c_str(), &older);
-    sqlite3_exec(older, "DROP TABLE events; PRAGMA user_version = 2", nullptr, nullptr, nullptr);
+    sqlite3_exec(older,
+                 "DROP TABLE events; DROP TABLE hashes; DROP TABLE configs; DROP TABLE tokens; PRAGMA "
+                 "user_version = 2",
+                 nullptr, nullptr, nullptr);
     sqlite3_close(older);
     RunDb db(path_);
     db.add_events({{2, "stall", 1, Severity::Note, "loss", 1, 2, "", "{}"}});

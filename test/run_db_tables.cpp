@@ -141,7 +141,11 @@ TEST_F(RunDbTables, ChannelsThatSawNothingHaveNoRow) {
 TEST_F(RunDbTables, EveryTableForgetsTheStepsThatAreRepeated) {
     RunDb db(path_);
     for (const int64_t step : {1, 2, 3}) {
-        db.add_step(step_row(step), {{0, 0, 0, 0, 0}});
+        StepRow row = step_row(step);
+        row.weights_hash = row.batch_hash = 7;
+        db.add_step(row, {{0, 0, 0, 0, 0}});
+        db.add_tokens(step, {{0, 0, {1, 2}, {2, -1}}});
+        db.set_config(step, "steps = 3", 7);
         db.add_observation(step, observation_of(double(step)));
         db.add_eval({step, "val", 1, 1, 1});
         db.add_events({{step, "stall", 1, Severity::Note, "loss", 1, 1, "flat", "{}"}});

@@ -70,6 +70,17 @@ std::vector<int> layers_of(const std::vector<Site>& sites) {
     return layers;
 }
 
+/// Calls visit(column, rows) for each row that a query of one step gives, at each of the steps.
+template <class Visit>
+void for_each_row(History& history, const char* sql, const std::vector<int64_t>& steps, Visit visit) {
+    auto rows = history.database().prepare(sql);
+    for (size_t column = 0; column < steps.size(); ++column) {
+        sqlite3_reset(rows.get());
+        history.database().bind(rows, steps[column]);
+        while (history.database().next(rows)) visit(column, rows);
+    }
+}
+
 void add_statistics(History& history, const std::vector<SiteGroup>& groups, const MapPlan& plan, Json& out) {
     const std::vector<int64_t> steps = history.recorded_steps("stats_packed", plan.columns, plan.also);
     if (steps.empty()) return;
@@ -78,20 +89,15 @@ void add_statistics(History& history, const std::vector<SiteGroup>& groups, cons
     for (const SiteGroup& g : groups) {
         for (auto* grids : {&rms, &absmax, &nonfinite}) grids->emplace_back(g.sites.size(), steps.size());
     }
-    auto rows = history.database().prepare(
-        "SELECT site, rms, min, max, nans + infs FROM stats_packed WHERE step = ?");
-    for (size_t c = 0; c < steps.size(); ++c) {
-        sqlite3_reset(rows.get());
-        history.database().bind(rows, steps[c]);
-        while (history.database().next(rows)) {
-            const auto place = places.find(Sqlite::integer(rows, 0));
-            if (place == places.end()) continue;
-            const auto [g, r] = place->second;
-            rms[g].at(r, c) = packed_real(rows, 1);
-            absmax[g].at(r, c) = std::max(-packed_real(rows, 2), packed_real(rows, 3));
-            nonfinite[g].at(r, c) = Sqlite::real(rows, 4);
-        }
-    }
+    const char* const sql = "SELECT site, rms, min, max, nans + infs FROM stats_packed WHERE step = ?";
+    for_each_row(history, sql, steps, [&](size_t c, const auto& rows) {
+        const auto place = places.find(Sqlite::integer(rows, 0));
+        if (place == places.end()) return;
+        const auto [g, r] = place->second;
+        rms[g].at(r, c) = packed_real(rows, 1);
+        absmax[g].at(r, c) = std::max(-packed_real(rows, 2), packed_real(rows, 3));
+        nonfinite[g].at(r, c) = Sqlite::real(rows, 4);
+    });
     for (size_t g = 0; g < groups.size(); ++g) {
         const std::string& id = groups[g].id;
         if (groups[g].sites.empty()) continue;
@@ -111,28 +117,23 @@ void add_casts(History& history, const std::vector<SiteGroup>& groups, const Map
     std::vector<char> any(groups.size(), 0);
     for (const SiteGroup& g : groups)
         shares.emplace_back(2 * format_count, Grid(g.sites.size(), steps.size()));
-    auto rows =
-        history.database().prepare("SELECT site, bins, flushed, overflowed FROM histograms WHERE step = ?");
-    for (size_t c = 0; c < steps.size(); ++c) {
-        sqlite3_reset(rows.get());
-        history.database().bind(rows, steps[c]);
-        while (history.database().next(rows)) {
-            const auto place = places.find(Sqlite::integer(rows, 0));
-            if (place == places.end()) continue;
-            const auto [g, r] = place->second;
-            any[g] = 1;
-            double total = 0;
-            for_each_count(Sqlite::text(rows, 1), [&](const std::string&, double n) { total += n; });
-            for (Grid& grid : shares[g]) grid.at(r, c) = 0;
-            if (total == 0) continue;
-            for (const int what : {0, 1}) {
-                for_each_count(Sqlite::text(rows, 2 + what), [&](const std::string& format, double n) {
-                    for (int f = 0; f < format_count; ++f)
-                        if (format == formats[f].name) shares[g][size_t(2 * f + what)].at(r, c) = n / total;
-                });
-            }
+    const char* const sql = "SELECT site, bins, flushed, overflowed FROM histograms WHERE step = ?";
+    for_each_row(history, sql, steps, [&](size_t c, const auto& rows) {
+        const auto place = places.find(Sqlite::integer(rows, 0));
+        if (place == places.end()) return;
+        const auto [g, r] = place->second;
+        any[g] = 1;
+        double total = 0;
+        for_each_count(Sqlite::text(rows, 1), [&](const std::string&, double n) { total += n; });
+        for (Grid& grid : shares[g]) grid.at(r, c) = 0;
+        if (total == 0) return;
+        for (const int what : {0, 1}) {
+            for_each_count(Sqlite::text(rows, 2 + what), [&](const std::string& format, double n) {
+                for (int f = 0; f < format_count; ++f)
+                    if (format == formats[f].name) shares[g][size_t(2 * f + what)].at(r, c) = n / total;
+            });
         }
-    }
+    });
     for (size_t g = 0; g < groups.size(); ++g) {
         if (!any[g]) continue;
         const std::string id = "cast " + groups[g].id;
@@ -156,18 +157,13 @@ void add_tensors(History& history, const std::vector<Site>& all, const MapPlan& 
     const Places places = places_of({tensors});
     const char* const quantities[] = {"update ratio", "RMS_t", "gradient RMS", "weight RMS"};
     std::vector<Grid> grids(4, Grid(tensors.sites.size(), steps.size()));
-    auto rows = history.database().prepare(
-        "SELECT site, update_ratio, rms_t, grad_rms, weight_rms FROM tensors_packed WHERE step = ?");
-    for (size_t c = 0; c < steps.size(); ++c) {
-        sqlite3_reset(rows.get());
-        history.database().bind(rows, steps[c]);
-        while (history.database().next(rows)) {
-            const auto place = places.find(Sqlite::integer(rows, 0));
-            if (place == places.end()) continue;
-            for (size_t q = 0; q < 4; ++q)
-                grids[q].at(place->second.second, c) = packed_real(rows, int(q) + 1);
-        }
-    }
+    const char* const sql =
+        "SELECT site, update_ratio, rms_t, grad_rms, weight_rms FROM tensors_packed WHERE step = ?";
+    for_each_row(history, sql, steps, [&](size_t c, const auto& rows) {
+        const auto place = places.find(Sqlite::integer(rows, 0));
+        if (place == places.end()) return;
+        for (size_t q = 0; q < 4; ++q) grids[q].at(place->second.second, c) = packed_real(rows, int(q) + 1);
+    });
     out["axes"]["tensors"] = axis_of("tensors", tensors.labels, layers_of(tensors.sites), steps);
     for (size_t q = 0; q < 4; ++q) out["maps"].push_back(map_of(quantities[q], "tensors", true, grids[q]));
 }
@@ -191,19 +187,14 @@ void add_heads(History& history, const std::vector<Site>& all, const MapPlan& pl
     }
     const char* const quantities[] = {"entropy", "maximum logit", "mass on the first key"};
     std::vector<Grid> grids(3, Grid(labels.size(), steps.size()));
-    auto rows = history.database().prepare(
-        "SELECT site, head, entropy, max_logit, sink FROM heads_packed WHERE step = ?");
-    for (size_t c = 0; c < steps.size(); ++c) {
-        sqlite3_reset(rows.get());
-        history.database().bind(rows, steps[c]);
-        while (history.database().next(rows)) {
-            const auto first = first_row.find(Sqlite::integer(rows, 0));
-            const int64_t head = Sqlite::integer(rows, 1);
-            if (first == first_row.end() || head >= heads) continue;
-            for (size_t q = 0; q < 3; ++q)
-                grids[q].at(first->second + size_t(head), c) = packed_real(rows, int(q) + 2);
-        }
-    }
+    const char* const sql = "SELECT site, head, entropy, max_logit, sink FROM heads_packed WHERE step = ?";
+    for_each_row(history, sql, steps, [&](size_t c, const auto& rows) {
+        const auto first = first_row.find(Sqlite::integer(rows, 0));
+        const int64_t head = Sqlite::integer(rows, 1);
+        if (first == first_row.end() || head >= heads) return;
+        for (size_t q = 0; q < 3; ++q)
+            grids[q].at(first->second + size_t(head), c) = packed_real(rows, int(q) + 2);
+    });
     out["axes"]["heads"] = axis_of("heads", labels, layers, steps);
     for (size_t q = 0; q < 3; ++q) out["maps"].push_back(map_of(quantities[q], "heads", false, grids[q]));
 }
@@ -266,19 +257,15 @@ Json exponents(History& history, const std::vector<Site>& sites, const MapPlan& 
     using Counts = std::vector<std::pair<int, double>>;
     std::vector<std::vector<std::vector<Counts>>> counts;
     for (const SiteGroup& g : groups) counts.emplace_back(g.sites.size(), std::vector<Counts>(steps.size()));
-    auto rows = history.database().prepare("SELECT site, bins FROM histograms WHERE step = ?");
-    for (size_t c = 0; c < steps.size(); ++c) {
-        sqlite3_reset(rows.get());
-        history.database().bind(rows, steps[c]);
-        while (history.database().next(rows)) {
-            const auto place = places.find(Sqlite::integer(rows, 0));
-            if (place == places.end()) continue;
-            Counts& of = counts[place->second.first][place->second.second][c];
-            for_each_count(Sqlite::text(rows, 1), [&](const std::string& exponent, double n) {
-                of.emplace_back(std::atoi(exponent.c_str()), n);
-            });
-        }
-    }
+    const char* const sql = "SELECT site, bins FROM histograms WHERE step = ?";
+    for_each_row(history, sql, steps, [&](size_t c, const auto& rows) {
+        const auto place = places.find(Sqlite::integer(rows, 0));
+        if (place == places.end()) return;
+        Counts& of = counts[place->second.first][place->second.second][c];
+        for_each_count(Sqlite::text(rows, 1), [&](const std::string& exponent, double n) {
+            of.emplace_back(std::atoi(exponent.c_str()), n);
+        });
+    });
     for (size_t g = 0; g < groups.size(); ++g) {
         for (size_t r = 0; r < groups[g].sites.size(); ++r) {
             int low = INT_MAX, high = INT_MIN;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "kernels/error.h"
 #include "probes/run_writer.h"
 #include "run/trainer.h"
 
@@ -57,7 +58,10 @@ std::vector<int64_t> FlightRecorder::keep_snapshots(const Trainer& trainer) {
             if (fs::exists(kept)) continue;
             std::error_code error;
             fs::rename(fs::path(run_) / rolling_snapshots / checkpoint_name(step), kept, error);
-            if (!error) steps.push_back(step);
+            if (error)
+                throw UserError("cannot write " + kept.string() + ": " + error.message() +
+                                "; make it a directory that can be written to");
+            steps.push_back(step);
         }
         return steps;
     }

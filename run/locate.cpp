@@ -46,10 +46,13 @@ struct Suspect {
     double factor;  // infinite: not finite
 };
 
+/// What the search came to.
 struct Findings {
-    std::optional<Origin> origin;
-    std::string how;                // a phrase: what is wrong with it
+    std::optional<Origin> origin;   // nothing stands out without one
+    std::string how;                // what is wrong there
     std::vector<std::string> next;  // and with what came after it
+    std::string difference;         // why the replay is not what the run did; empty: it is
+    std::string struck;             // the first site where the two part, where the run had watched the step
 };
 
 /// Follows the sizes of every channel up to a step.
@@ -123,142 +126,139 @@ Origin largest_update(const Record& r, const ParameterTable& table, const Snapsh
             .token = std::nullopt};
 }
 
-/// What the run recorded of a step at each channel, and the replay shows otherwise: where a fault struck.
-std::optional<std::string> first_recorded_difference(RecordedRun& run, int64_t step,
-                                                     const std::vector<Record>& records) {
-    auto row = run.database().prepare(
-        "SELECT s.count, s.rms, s.min, s.max, s.nans FROM stats s JOIN sites USING (site) WHERE s.step = ? "
-        "AND "
-        "sites.name = ? AND sites.phase = ? AND sites.kernel = ? AND sites.channel = ?");
+/// The first channel, in the order of the step, of which the run recorded something else than the replay
+/// shows: where a fault struck. Empty when there is none, or the run had not watched the step.
+std::string first_recorded_difference(RecordedRun& run, int64_t step, const std::vector<Record>& records) {
+    const auto differs = [](double then, double now) {
+        return std::isfinite(now) && float(then) != float(now);
+    };
     for (const Record& r : records) {
+        auto row = run.database().prepare(
+            "SELECT count, rms, min, max, nans FROM stats JOIN sites USING (site) WHERE step = ? AND name = "
+            "? "
+            "AND phase = ? AND kernel = ? AND channel = ?");
         run.database().bind(row, step, r.site, phase_name(r.phase), r.kernel, r.channel);
-        const bool there = run.database().next(row);
-        std::string text;
-        if (there) {
-            const Moments& m = r.moments();
-            const double rms = Sqlite::real(row, 1), low = Sqlite::real(row, 2), high = Sqlite::real(row, 3);
-            const auto differs = [](double then, double now) {
-                return std::isfinite(now) && !(float(then) == float(now));
-            };
-            if (Sqlite::integer(row, 0) != m.count || Sqlite::integer(row, 4) != m.nans ||
-                (m.count > 0 && (differs(rms, m.rms()) || differs(low, m.min) || differs(high, m.max)))) {
-                char numbers[160];
-                std::snprintf(
-                    numbers, sizeof numbers,
-                    ": the run saw %lld NaN, a RMS of %.4g and at most %.4g there, its replay %lld, "
-                    "%.4g and %.4g",
-                    static_cast<long long>(Sqlite::integer(row, 4)), printable(rms), printable(high),
-                    static_cast<long long>(m.nans), m.rms(), m.max);
-                text = name_of(r) + numbers;
-            }
-        }
-        sqlite3_reset(row.get());
-        if (!text.empty()) return text;
+        if (!run.database().next(row)) continue;
+        const Moments& m = r.moments();
+        const int64_t count = Sqlite::integer(row, 0), nans = Sqlite::integer(row, 4);
+        const double rms = Sqlite::real(row, 1), low = Sqlite::real(row, 2), high = Sqlite::real(row, 3);
+        const bool same =
+            count == m.count && nans == m.nans &&
+            (count == 0 || !(differs(rms, m.rms()) || differs(low, m.min) || differs(high, m.max)));
+        if (same) continue;
+        char numbers[160];
+        std::snprintf(
+            numbers, sizeof numbers,
+            ": the run saw %lld NaN, a RMS of %.4g and values of %.4g to %.4g there, its replay %lld, "
+            "%.4g and %.4g to %.4g",
+            static_cast<long long>(nans), printable(rms), printable(low), printable(high),
+            static_cast<long long>(m.nans), m.rms(), m.min, m.max);
+        return name_of(r) + numbers;
     }
-    return std::nullopt;
+    return "";
+}
+
+/// The replay of an event's step, watched, and of the steps before it.
+struct Watched {
+    Histories histories;
+    Snapshot before;                        // the event's step
+    std::vector<Record> records;            // of it
+    std::optional<Replay::Step> different;  // the first that was not what the run did
+};
+
+Watched watch(Replay& replay, int64_t last) {
+    Watched watched;
+    WorkProgress progress(double(last - replay.first_step() + 1));
+    progress.begin("replaying up to step " + std::to_string(last));
+    for (int64_t step = replay.first_step(); step <= last && !replay.ended(); ++step) {
+        if (step == last) replay.trainer().take_snapshot(watched.before);
+        const Replay::Step done = replay.step();
+        if (!done.same() && !watched.different) watched.different = done;
+        Observation seen = replay.trainer().take_observation();
+        if (step < last) watched.histories.add(seen.records);
+        else watched.records = std::move(seen.records);
+        progress.done(1);
+    }
+    return watched;
+}
+
+/// Where in the record's numbers the trouble is; its site alone where that cannot be told.
+Origin place_of(const Record& r, Trainer& trainer, const Snapshot& before) {
+    if (r.phase == Phase::Update) {
+        Snapshot after;
+        trainer.take_snapshot(after);
+        return largest_update(r, trainer.table(), before, after);
+    }
+    trainer.restore(before);
+    if (const auto largest = trainer.find_largest(r)) return *largest;
+    return {.site = r.site, .kernel = r.kernel, .channel = r.channel, .phase = r.phase};
+}
+
+Findings find(Replay& replay, int64_t step, const Watched& watched) {
+    Findings found;
+    const std::vector<Suspect> suspects = watched.histories.suspects(watched.records);
+    if (replay.trainer().origin()) {
+        found.origin = replay.trainer().origin();
+        found.how = "not finite";
+    } else if (!suspects.empty()) {
+        found.origin = place_of(*suspects[0].record, replay.trainer(), watched.before);
+        found.how = describe(suspects[0]);
+    }
+    for (size_t i = 1; i < suspects.size() && i <= 5; ++i)
+        found.next.push_back(name_of(*suspects[i].record) + ": " + describe(suspects[i]));
+    if (watched.different) {
+        found.difference = explain_difference(replay, *watched.different, std::nullopt);
+        if (watched.different->row.step == step)
+            found.struck = first_recorded_difference(replay.run(), step, watched.records);
+    }
+    return found;
+}
+
+void print_json(const Command& command, const RecordedRun::StoredEvent& event, const Findings& found) {
+    nlohmann::ordered_json json = {{"run", command.run},
+                                   {"event", event.id},
+                                   {"step", event.step},
+                                   {"summary", event.summary},
+                                   {"replay_is_same", found.difference.empty()}};
+    if (found.origin) json["origin"] = found.origin->json(), json["how"] = found.how;
+    json["next"] = found.next;
+    if (!found.difference.empty()) json["difference"] = found.difference;
+    if (!found.struck.empty()) json["struck"] = found.struck;
+    std::printf("%s\n", json.dump(2).c_str());
+}
+
+void print_text(const Replay& replay, const RecordedRun::StoredEvent& event, const Findings& found) {
+    std::printf("event %lld, step %lld, %s: %s\n", static_cast<long long>(event.id),
+                static_cast<long long>(event.step), event.severity.c_str(), event.summary.c_str());
+    const bool same = found.difference.empty();
+    if (same) std::printf("replayed from %s, bit for bit what the run did\n", replay.start().c_str());
+    else std::printf("the replay is not what the run did: %s\n", found.difference.c_str());
+    if (!found.struck.empty()) std::printf("the first that differs: %s\n", found.struck.c_str());
+    if (found.origin) {
+        std::printf("first: %s: %s\n", found.origin->phrase().c_str(), found.how.c_str());
+        for (const std::string& next : found.next) std::printf("then:  %s\n", next.c_str());
+    } else if (event.step == 1) {
+        std::printf("every value is finite, and there is no step before the first to compare with\n");
+    } else {
+        std::printf("%severy kernel's output is within what the steps before it showed%s\n",
+                    same ? "" : "in the replay ",
+                    same ? ": what the event tells built up over more steps than these" : "");
+    }
 }
 
 }  // namespace
 
 void run_locate(const Command& command) {
-    RecordedRun recorded(command.run);
-    const RecordedRun::StoredEvent event = recorded.event(command.event);
-    const int64_t first = std::max<int64_t>(1, event.step - history);
-    Replay replay(command.run, first, [&](Options& options) {
+    const RecordedRun::StoredEvent event = RecordedRun(command.run).event(command.event);
+    Replay replay(command.run, std::max<int64_t>(1, event.step - history), [&](Options& options) {
         options.probes = "moments", options.probe_every = 1, options.ring = 0;
         options.threads = command.options.threads;
     });
-    Trainer* trainer = &replay.trainer();
-    Histories histories;
-    Snapshot before;
-    Replay::Step step{};
-    std::optional<Replay::Step> different;
-    std::vector<Record> records;
-    {
-        WorkProgress progress(double(event.step - replay.first_step() + 1));
-        progress.begin("replaying up to step " + std::to_string(event.step));
-        for (int64_t s = replay.first_step(); s <= event.step; ++s) {
-            trainer = &replay.trainer();
-            trainer->observe_from(first);
-            if (s == event.step) trainer->take_snapshot(before);
-            step = replay.step();
-            trainer = &replay.trainer();
-            if (!step.same() && !different) different = step;
-            Observation seen = trainer->take_observation();
-            if (s < event.step) histories.add(seen.records);
-            else records = std::move(seen.records);
-            progress.done(1);
-            if (replay.ended()) break;
-        }
-    }
+    const Watched watched = watch(replay, event.step);
     for (const std::string& warning : replay.warnings()) std::fprintf(stderr, "note: %s\n", warning.c_str());
-
-    Findings found;
-    const std::vector<Suspect> suspects = histories.suspects(records);
-    if (trainer->origin()) {
-        found.origin = trainer->origin();
-        found.how = "not finite";
-    } else if (!suspects.empty()) {
-        const Record& r = *suspects[0].record;
-        if (r.phase == Phase::Update) {
-            Snapshot after;
-            trainer->take_snapshot(after);
-            found.origin = largest_update(r, trainer->table(), before, after);
-        } else {
-            trainer->restore(before);
-            found.origin = trainer->find_largest(r);
-        }
-        found.how = describe(suspects[0]);
-        if (!found.origin)
-            found.origin = Origin{.site = r.site,
-                                  .kernel = r.kernel,
-                                  .channel = r.channel,
-                                  .phase = r.phase,
-                                  .token = std::nullopt};
-    }
-    for (size_t i = 1; i < suspects.size() && i <= 5; ++i)
-        found.next.push_back(name_of(*suspects[i].record) + ": " + describe(suspects[i]));
-    std::string difference, struck;
-    if (different) {
-        difference = explain_difference(replay, *different, std::nullopt);
-        if (const auto where = first_recorded_difference(recorded, different->row.step, records);
-            where && different->row.step == event.step)
-            struck = *where;
-    }
-
-    if (command.json) {
-        nlohmann::ordered_json json = {{"run", command.run},
-                                       {"event", event.id},
-                                       {"step", event.step},
-                                       {"summary", event.summary},
-                                       {"replay_is_same", !different}};
-        if (found.origin) json["origin"] = found.origin->json(), json["how"] = found.how;
-        json["next"] = found.next;
-        if (different) json["difference"] = difference;
-        if (!struck.empty()) json["struck"] = struck;
-        std::printf("%s\n", json.dump(2).c_str());
-        return;
-    }
-    std::printf("event %lld, step %lld, %s: %s\n", static_cast<long long>(event.id),
-                static_cast<long long>(event.step), event.severity.c_str(), event.summary.c_str());
-    if (different) {
-        std::printf("the replay is not what the run did: %s\n", difference.c_str());
-        if (!struck.empty()) std::printf("the first that differs: %s\n", struck.c_str());
-    } else {
-        std::printf("replayed from %s, bit for bit what the run did\n", replay.start().c_str());
-    }
-    if (!found.origin) {
-        std::printf("%s%s\n", different ? "in the replay " : "",
-                    event.step == first
-                        ? "no step before this one is there to compare with, and every value is finite"
-                    : different
-                        ? "every kernel's output is within what the steps before it showed"
-                        : "every kernel's output is within what the steps before it showed: what the event "
-                          "tells built up over more steps than these");
-        return;
-    }
-    std::printf("first: %s: %s\n", found.origin->phrase().c_str(), found.how.c_str());
-    for (const std::string& next : found.next) std::printf("then:  %s\n", next.c_str());
+    const Findings found = find(replay, event.step, watched);
+    if (command.json) print_json(command, event, found);
+    else print_text(replay, event, found);
 }
 
 }  // namespace wobble

@@ -90,6 +90,7 @@ nlohmann::ordered_json Origin::json() const {
                                    {"channel", channel}, {"nonfinite", nonfinite},     {"values", values}};
     if (row >= 0) json["row"] = row;
     if (column >= 0) json["column"] = column;
+    if (nonfinite == 0) json["value"] = value;
     if (!parameter.empty()) json["parameter"] = parameter;
     if (token) {
         json["micro"] = token->micro, json["sequence"] = token->sequence, json["position"] = token->position;

@@ -19,8 +19,8 @@ struct Origin {
     int64_t row = -1, column = -1;      // as the kernel counts them; -1: not known
     int64_t nonfinite = 0, values = 0;  // of the values that were seen, so many are not finite
     double value = 0;                   // what stood there, where it was finite
-    std::string
-        parameter = {};  // the tensor that the numbers passed through, or whose gradient or update they are
+    std::string parameter =
+        {};  // the tensor that the numbers passed through, or whose gradient or update they are
 
     /// The token whose number it is, where a row belongs to one.
     struct Token {

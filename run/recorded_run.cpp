@@ -67,11 +67,12 @@ RecordedRun::Hashes RecordedRun::hashes(int64_t step) {
     return hashes;
 }
 
-std::optional<RecordedRun::Loss> RecordedRun::loss(int64_t step) {
-    auto row = db_.prepare("SELECT loss, applied, finite FROM steps WHERE step = ?");
+std::optional<RecordedRun::Numbers> RecordedRun::numbers(int64_t step) {
+    auto row = db_.prepare("SELECT loss, grad_norm, applied, finite FROM steps WHERE step = ?");
     db_.bind(row, step);
     if (!db_.next(row)) return std::nullopt;
-    return Loss{Sqlite::real(row, 0), Sqlite::integer(row, 1) != 0, Sqlite::integer(row, 2) != 0};
+    return Numbers{Sqlite::real(row, 0), Sqlite::real(row, 1), Sqlite::integer(row, 2) != 0,
+                   Sqlite::integer(row, 3) != 0};
 }
 
 RecordedRun::StoredEvent RecordedRun::event(int64_t id) {

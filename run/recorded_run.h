@@ -33,11 +33,11 @@ class RecordedRun {
     };
     Hashes hashes(int64_t step);
 
-    struct Loss {
-        double loss;  // NaN: not finite
+    struct Numbers {
+        double loss, grad_norm;  // NaN: not finite
         bool applied, finite;
     };
-    std::optional<Loss> loss(int64_t step);
+    std::optional<Numbers> numbers(int64_t step);
 
     struct StoredEvent {
         int64_t id, step;

@@ -1,6 +1,6 @@
 #include "run/replay.h"
 
-#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,15 +9,15 @@
 #include "probes/run_writer.h"
 #include "run/config_file.h"
 #include "run/machine.h"
+#include "run/output_file.h"
 #include "run/progress.h"
-#include "run/run_directory.h"
 
 namespace wobble {
 
 namespace fs = std::filesystem;
 
 Replay::Replay(const std::string& run, int64_t step, std::function<void(Options&)> change)
-    : run_(run), change_(std::move(change)) {
+    : run_(run), change_(std::move(change)), looks_from_(step) {
     const int64_t last = run_.last_step();
     if (step < 1 || step > last)
         throw UserError("--step " + std::to_string(step) + ": " + run + " has done " + std::to_string(last) +
@@ -31,12 +31,15 @@ std::unique_ptr<Trainer> Replay::make_trainer(int64_t step) {
     options.inject.clear();
     options.snapshots = 0;
     options.sharpness_every = options.hessian_every = 0;
+    options.holdout = holdout_share(options);  // which depends on whether there is a --val
     options.val.clear();
     options.device = run_.about("device").empty() ? options.device : run_.about("device");
     change_(options);
     changes_at_ = run_.next_configuration(step);
     stops_ = options.on_nonfinite == "stop";
-    return std::make_unique<Trainer>(options);
+    auto trainer = std::make_unique<Trainer>(options);
+    trainer->observe_from(looks_from_);
+    return trainer;
 }
 
 /// Takes the newest state of at most `steps` steps which the run vouches for.
@@ -82,9 +85,14 @@ Replay::Step Replay::step() {
     const RecordedRun::Hashes recorded = run_.hashes(row.step);
     Step step{.row = row, .checked = recorded.weights.has_value()};
     if (recorded.batch) step.same_batch = *recorded.batch == row.batch_hash;
-    if (recorded.weights) step.same_weights = *recorded.weights == row.weights_hash;
-    const auto then = run_.loss(row.step);
-    if (then && (then->finite != row.finite || then->applied != row.applied)) step.same_weights = false;
+    if (recorded.weights) step.same_numbers = *recorded.weights == row.weights_hash;
+    if (const auto then = run_.numbers(row.step)) {
+        const auto same = [](double a, double b) {
+            return a == b || (!std::isfinite(a) && !std::isfinite(b));
+        };
+        step.same_numbers &= then->finite == row.finite && then->applied == row.applied &&
+                             same(then->loss, row.loss) && same(then->grad_norm, row.grad_norm);
+    }
     checked_ += step.checked;
     ended_ = !row.finite && stops_;
     return step;
@@ -96,9 +104,8 @@ std::string explain_difference(Replay& replay, const Replay::Step& step, std::op
         return "step " + number +
                " reads other tokens than it did in the run: the data have changed since; put them back as "
                "they were";
-    std::string text =
-        "step " + number + " has the same weights before it and the same tokens, and other weights after it";
-    if (const auto then = replay.run().loss(step.row.step)) {
+    std::string text = "step " + number + " begins with the same weights and tokens, and comes out otherwise";
+    if (const auto then = replay.run().numbers(step.row.step)) {
         char losses[80];
         std::snprintf(losses, sizeof losses, " (loss %.6g then, %.6g now)", printable(then->loss),
                       printable(step.row.loss));
@@ -202,9 +209,10 @@ bool run_replay(const Command& command) {
                         std::to_string(replay.run().last_step()) + " steps; expected one of them");
     Output output(out);
     RunWriter db(output.working() + "/run.db");
-    for (const char* key :
-         {"version", "build", "parameters", "vocab", "data", "config", "device", "loss_floor"})
+    for (const char* key : {"version", "build", "parameters", "vocab", "data", "device", "loss_floor"})
         if (const std::string value = replay.run().about(key); !value.empty()) db.set(key, value);
+    const std::string config = to_toml(replay.run().options(o.step));
+    db.set("config", config);
     db.set("replay_of", fs::absolute(command.run).string());
 
     const int64_t first = replay.first_step();
@@ -213,7 +221,6 @@ bool run_replay(const Command& command) {
         WorkProgress progress(double(until - first + 1));
         progress.begin("replaying steps " + std::to_string(first) + " to " + std::to_string(until));
         for (bool going = true; going;) {
-            replay.trainer().observe_from(o.step);
             const Replay::Step step = replay.step();
             if (step.row.step >= o.step) {
                 db.add_step(step.row, replay.trainer().batch_rows(), replay.trainer().take_observation());
@@ -244,11 +251,7 @@ bool run_replay(const Command& command) {
     }
     db.set("replay_verdict", verdict);
     db.flush();
-    {
-        const Options options = replay.run().options(o.step);
-        std::FILE* file = std::fopen((output.working() + "/config.toml").c_str(), "w");
-        if (file) std::fputs(to_toml(options).c_str(), file), std::fclose(file);
-    }
+    write_output_file("--out", output.working() + "/config.toml", config);
     output.keep();
     if (command.json) {
         nlohmann::ordered_json json = {{"run", command.run},

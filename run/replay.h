@@ -17,9 +17,9 @@ namespace wobble {
 
 class Replay {
   public:
-    /// From the newest state that has at most step - 1 steps and is what the run had there. `change` may set
-    /// options that no bit of the weights depends on: probes, threads. UserError where the run is not there
-    /// to be repeated.
+    /// From the newest state that has at most step - 1 steps and is what the run had there; from `step` on
+    /// the steps are looked at. `change` may set options that no bit of the weights depends on: probes,
+    /// threads. UserError where the run is not there to be repeated.
     Replay(const std::string& run, int64_t step, std::function<void(Options&)> change);
 
     /// Where it began, as a phrase: "checkpoint 500".
@@ -31,10 +31,10 @@ class Replay {
     /// What a step was in the run and is now.
     struct Step {
         StepRow row;
-        bool checked;  // the run has a hash of it
-        bool same_batch = true, same_weights = true;
+        bool checked;                                 // the run has a hash of it
+        bool same_batch = true, same_numbers = true;  // weights, loss and gradient norm
 
-        bool same() const { return same_batch && same_weights; }
+        bool same() const { return same_batch && same_numbers; }
     };
     Step step();
     /// Whether the run ended at the last step for not being finite.
@@ -45,7 +45,7 @@ class Replay {
     int64_t checked() const { return checked_; }
 
   private:
-    void begin(int64_t step);
+    void begin(int64_t steps);
     std::unique_ptr<Trainer> make_trainer(int64_t step);
 
     RecordedRun run_;
@@ -53,7 +53,7 @@ class Replay {
     std::unique_ptr<Trainer> trainer_;
     std::string start_;
     std::vector<std::string> warnings_;
-    int64_t first_step_ = 1, changes_at_ = 0, checked_ = 0;
+    int64_t looks_from_, first_step_ = 1, changes_at_ = 0, checked_ = 0;
     bool ended_ = false, stops_ = false;
 };
 

@@ -129,6 +129,7 @@ StepRow Trainer::step() {
         at_.tokens += batch_.valid_targets;
         at_.cursor += options_.batch * options_.accum;
     }
+    const uint64_t weights_hash = hash_.value(), batch_hash = hash_of(batch_);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const StepRow row{.step = moves_on ? at_.step : at_.step + 1,
                       .tokens = at_.tokens,
@@ -142,8 +143,8 @@ StepRow Trainer::step() {
                       .tokens_per_second = double(batch_.valid_targets) / seconds,
                       .applied = report.applied,
                       .finite = finite,
-                      .weights_hash = hash_.value(),
-                      .batch_hash = hash_of(batch_)};
+                      .weights_hash = weights_hash,
+                      .batch_hash = batch_hash};
     events_ = detectors_.look(row, observation_);
     if (!finite && was_finite_) events_.insert(events_.begin(), not_finite(row, report.nonfinite));
     was_finite_ = finite;
@@ -278,12 +279,14 @@ std::optional<Origin> Trainer::find_largest(const Record& wanted) {
     return largest;
 }
 
-/// Takes a step without the faults, to see what there is, and with each of them; and goes back.
+/// Takes a step without each of the faults, to see what there is, and with it; and goes back. Which rows
+/// there are may depend on the tokens: they are those of the fault's own step.
 void Trainer::try_injections() {
     Snapshot before;
     take_snapshot(before);
-    batch_ = read_batch(data_, at_.cursor, int(options_.batch * options_.accum));
-    const auto records_with = [&](std::vector<Injection> faults) {
+    const auto records_with = [&](int64_t step, std::vector<Injection> faults) {
+        const int64_t sequences = options_.batch * options_.accum;
+        batch_ = read_batch(data_, (step - 1) * sequences, int(sequences));
         Recorder recorder{ProbePlan("moments")};
         recorder.inject(std::move(faults));
         context_.recorder = &recorder;
@@ -297,12 +300,11 @@ void Trainer::try_injections() {
         restore(before);
         return records;
     };
-    const std::vector<Record> records = records_with({});
     for (InjectionOrder& order : injections_) {
-        complete(order, records);
+        complete(order, records_with(order.step, {}));
         Injection seen = order.injection;
         seen.change = NAN;
-        check_that_it_hits(order, records_with({seen}));
+        check_that_it_hits(order, records_with(order.step, {seen}));
     }
 }
 

@@ -100,6 +100,24 @@ TEST(Detectors, FindASpikeAtItsStep) {
     }
 }
 
+TEST(Detectors, FindAnUpdateThatNoGradientExplains) {
+    for (const double times : {12.0, 1e30, double(INFINITY)}) {
+        Detectors detectors(facts);
+        Healthy run(4);
+        for (int i = 1; i <= 300; ++i) {
+            StepRow row = run.next();
+            // It follows the rate, up and down.
+            row.lr = 1e-5 * (i < 100 ? i : 400 - i), row.update_norm = 30 * row.lr;
+            if (i == 250) row.update_norm *= times;
+            const std::vector<Event> found = severe(detectors.look(row, {}));
+            ASSERT_EQ(found.size(), i == 250 ? 1u : 0u) << "step " << i;
+            if (i != 250) continue;
+            EXPECT_EQ(found[0].detector, "whole update");
+            EXPECT_EQ(found[0].severity, times > 100 ? Severity::Alarm : Severity::Warning);
+        }
+    }
+}
+
 // A window that took the NaN in would have no mean any more; one that took a spike in would be too wide for
 // the next.
 TEST(Detectors, ANanBlindsNone) {
@@ -213,6 +231,7 @@ TEST(Detectors, SeeTroubleInsideTheModel) {
     finds("residual growth", [](Observation& o) { o.streams[1].stream_rms = 50; });
     finds("dead units", [](Observation& o) { o.channels[0].dead = 0.95; });
     finds("range", [](Observation& o) { o.records[0].statistics.moments.subnormals = 9; });
+    finds("range", [](Observation& o) { o.records[0].statistics.moments.min = -1e31; });
     finds("identity residuals", [](Observation& o) { o.residuals[0].value = 0.01; });
     finds("gradients by depth", [](Observation& o) { o.tensors[0].grad_rms = 1e-5; });
     finds("rms_t", [](Observation& o) { o.tensors[1].rms_t = 30; });

@@ -131,7 +131,7 @@ class DeadUnits : public Detector {
 /// Values that the format which holds them rounds to zero or beyond its largest.
 class Range : public Detector {
   public:
-    Range() : Detector("range", 1) {}
+    Range() : Detector("range", 2) {}
 
   private:
     void watch(const Evidence& e) override {
@@ -145,8 +145,9 @@ class Range : public Detector {
                       number_text(100 * tiny) + " % of " + site + " are subnormal: they lose digits");
             }
             const double largest = std::max(m.max, -m.min);
+            // Training does not lead there: neither squares nor products of such numbers can be held.
             if (largest > 1e30) {
-                raise(Severity::Warning, site, 3.4e38, largest,
+                raise(Severity::Alarm, site, 3.4e38, largest,
                       site + " reaches " + number_text(largest) + ", near the largest number there is");
             }
         }

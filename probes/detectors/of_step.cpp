@@ -42,6 +42,28 @@ class Spike : public Detector {
     double warning_, alarm_;
 };
 
+/// An update that is many times what this learning rate usually makes of a gradient: AdamW's own bounds hold
+/// it within a few.
+class WholeUpdate : public Detector {
+  public:
+    WholeUpdate() : Detector("whole update", 1) {}
+
+  private:
+    void watch(const Evidence& e) override {
+        const StepRow& s = e.step;
+        if (!s.applied || !(s.lr > 0)) return;
+        const History::Verdict v =
+            history("norm", {.window = 128, .least = 20, .spreads = 7}).take(s.update_norm / s.lr);
+        const double usual = v.usual * s.lr, times = s.update_norm / usual;
+        if (!v.out || times < 10) return;
+        raise(times >= 100 || !std::isfinite(times) ? Severity::Alarm : Severity::Warning, "update norm",
+              usual, s.update_norm,
+              "the update has a norm of " + number_text(s.update_norm) + ", " + number_text(times) +
+                  " times as much as before at this learning rate",
+              as_json({{"spreads", v.spreads}}));
+    }
+};
+
 /// Before anything is learned no guess should be much worse than that all tokens are alike.
 class FirstLoss : public Detector {
   public:
@@ -128,6 +150,7 @@ std::vector<std::unique_ptr<Detector>> detectors_of_step() {
     std::vector<std::unique_ptr<Detector>> all;
     all.push_back(std::make_unique<Spike>("loss", &StepRow::loss, 1.15, 1.4));
     all.push_back(std::make_unique<Spike>("gradient norm", &StepRow::grad_norm, 15, 40));
+    all.push_back(std::make_unique<WholeUpdate>());
     all.push_back(std::make_unique<FirstLoss>());
     all.push_back(std::make_unique<Divergence>());
     all.push_back(std::make_unique<Stall>());

@@ -281,8 +281,10 @@ void RunDb::set_config(int64_t step, const std::string& toml, uint64_t weights_h
     begin();
     Statement config = sqlite_.prepare("REPLACE INTO configs VALUES (?, ?)");
     sqlite_.run(config, step, toml);
-    Statement hash = sqlite_.prepare("REPLACE INTO hashes VALUES (?, ?, NULL)");
-    if (step == 0) sqlite_.run(hash, step, int64_t(weights_hash));
+    if (step == 0) {  // later ones have their step's
+        Statement hash = sqlite_.prepare("REPLACE INTO hashes VALUES (?, ?, NULL)");
+        sqlite_.run(hash, step, int64_t(weights_hash));
+    }
     commit();
 }
 

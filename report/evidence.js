@@ -181,7 +181,8 @@ function commandsOf(run, event) {
         el('h3', {}, 'Next'),
         ...lines.map(
             ([line, why]) =>
-                el('div', {class: 'command'}, el('code', {}, line),
+                el('div', {class: 'command'},
+                   el('code', {}, ...line.split(/(?= )/).map(word => el('span', {}, word))),
                    el('button', {
                        type: 'button',
                        'aria-label': 'Copy: ' + line,

@@ -248,20 +248,29 @@ TEST_F(RunDbTest, EventsAreKeptUntilTheirStepIsRepeated) {
         "1|1|loss spike|1|alarm|loss|2.5|1|it's NaN|{}");
 }
 
-TEST_F(RunDbTest, ARunFromBeforeThereWereEventsGoesOn) {
-    RunDb(path_).add_step(step_row(1), {});
-    sqlite3* older = nullptr;
-    sqlite3_open(path_.c_str(), &older);
-    sqlite3_exec(older,
-                 "DROP TABLE events; DROP TABLE hashes; DROP TABLE configs; DROP TABLE tokens; PRAGMA "
-                 "user_version = 2",
-                 nullptr, nullptr, nullptr);
-    sqlite3_close(older);
-    RunDb db(path_);
-    db.add_events({{2, "stall", 1, Severity::Note, "loss", 1, 2, "", "{}"}});
-    db.commit();
-    EXPECT_EQ(Reader(path_)("SELECT count(*) FROM steps") + Reader(path_)("SELECT count(*) FROM events"),
-              "11");
+TEST_F(RunDbTest, ARunOfAnOlderProgramGoesOn) {
+    const std::pair<int, std::string> versions[] = {
+        {2, "DROP TABLE hashes; DROP TABLE configs; DROP TABLE tokens; DROP TABLE events;"},
+        {3, "DROP TABLE hashes; DROP TABLE configs; DROP TABLE tokens;"}};
+    for (const auto& [version, without] : versions) {
+        SCOPED_TRACE(version);
+        fs::remove(path_);
+        RunDb(path_).add_step(step_row(1), {});
+        sqlite3* older = nullptr;
+        sqlite3_open(path_.c_str(), &older);
+        const std::string change = without + "PRAGMA user_version = " + std::to_string(version);
+        ASSERT_EQ(sqlite3_exec(older, change.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+        sqlite3_close(older);
+        RunDb db(path_);
+        db.add_events({{2, "stall", 1, Severity::Note, "loss", 1, 2, "", "{}"}});
+        db.add_tokens(2, {{0, 0, {1}, {2}}});
+        db.set_config(1, "steps = 2", 5);
+        db.commit();
+        EXPECT_EQ(Reader(path_)("SELECT count(*) FROM steps") + Reader(path_)("SELECT count(*) FROM events") +
+                      Reader(path_)("SELECT count(*) FROM tokens") +
+                      Reader(path_)("SELECT count(*) FROM configs"),
+                  "1111");
+    }
 }
 
 TEST_F(RunDbTest, PlacesThatCannotBeWrittenAreAnError) {
